@@ -1,0 +1,1 @@
+"""Runtimes: things that turn tokens into rows of logits. One file each; `base.py` is the protocol they share."""

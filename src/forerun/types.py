@@ -1,0 +1,115 @@
+"""The frozen records that flow between the layers. They hold values, never behaviour that touches a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from forerun.sampling import Distribution
+
+Array = Any
+"""A numpy array, or a torch tensor where rows live on a GPU; used through the array API standard."""
+
+Origin = Literal["prompt", "drafted", "recovered", "bonus", "decoded"]
+"""Where a committed token came from. drafted: an accepted draft token; recovered: the target's own token after
+a rejection; bonus: the target's own token after all k were accepted; decoded: from a round without a draft."""
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive new tokens of one sequence, to be fed to a model in one pass.
+
+    `start` is the absolute position of `tokens[0]` and must equal the model's cached length. Logits are wanted
+    for the last `num_rows` tokens (0: only fill the cache). `parents` is for tree drafts, None for a chain.
+    """
+
+    sequence_id: int
+    start: int
+    tokens: Sequence[int]
+    num_rows: int
+    parents: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens of one sequence.
+
+    kind "sampled": `tokens[i]` was drawn from `rows[i]` (q, [vocab]) with randomness the verifier does not see.
+    kind "deterministic": the tokens are a fixed function of what is committed (and, in seeded mode, of the
+    shared Gumbel noise); no q is needed. `parents` is for tree drafts, None for a chain.
+    """
+
+    tokens: tuple[int, ...] = ()
+    kind: Literal["sampled", "deterministic"] = "deterministic"
+    rows: tuple[Distribution, ...] | None = None
+    parents: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verification decided: the accepted nodes from root to leaf (a chain's are 0..n-1) and the target's own
+    next token (bonus if everything was accepted, recovered otherwise)."""
+
+    path: tuple[int, ...]
+    next_token: int
+
+    @property
+    def num_accepted(self) -> int:
+        """Accepted draft tokens."""
+        return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's choice for one sequence and one round: draft `shape` tokens (the speculation length k; 0 is legal)."""
+
+    shape: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One finished round of one sequence, as policies and statistics see it.
+
+    `num_proposed` draft tokens were verified, `num_accepted` of them were committed, `num_emitted` tokens were
+    committed in all. Tokens cut off by a stop or a budget are in none of these.
+    """
+
+    sequence_id: int
+    num_proposed: int
+    num_accepted: int
+    num_emitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one step committed to one sequence. `finish_reason` is None while it goes on; `error` with "error"."""
+
+    sequence_id: int
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a model can do. `context_length` in tokens, None if unbounded; `vocabulary_size` is the width of its
+    rows, which may be padded beyond the real vocabulary."""
+
+    context_length: int | None
+    vocabulary_size: int
+    trees: bool = False
+    features: tuple[str, ...] = ()
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Measured milliseconds of one pass: `milliseconds[rows]` at `context` cached tokens."""
+
+    context: int
+    milliseconds: dict[int, float]
