@@ -98,13 +98,21 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a model can do. `context_length` in tokens, None if unbounded; `vocabulary_size` is the width of its
-    rows, which may be padded beyond the real vocabulary."""
+    rows, which may be padded beyond the real vocabulary or cut short (a draft with a smaller head); ids below
+    `num_embeddings` can be fed (None: `vocabulary_size`)."""
 
     context_length: int | None
     vocabulary_size: int
+    num_embeddings: int | None = None
     trees: bool = False
     features: tuple[str, ...] = ()
     device: str = "cpu"
+
+
+    @property
+    def num_inputs(self) -> int:
+        """Ids that can be fed: 0..num_inputs - 1."""
+        return self.num_embeddings if self.num_embeddings is not None else self.vocabulary_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ length (idempotent), preemption is `free`, resuming is feeding what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -103,7 +103,7 @@ class Model(Protocol):
         ...
 
 
-def check_spans(spans: Sequence[Span], lengths: dict[int, int], context_length: int | None, width: int) -> None:
+def check_spans(spans: Sequence[Span], lengths: Mapping[int, int], capabilities: Capabilities) -> None:
     """Refuse spans that break the protocol; every runtime calls it first, so that a bug upstream is loud."""
     if len({span.sequence_id for span in spans}) != len(spans):
         raise ContractError("a sequence appears twice in one pass")
@@ -115,10 +115,11 @@ def check_spans(spans: Sequence[Span], lengths: dict[int, int], context_length: 
             raise ContractError(f"span starts at {span.start} but {cached} tokens are cached", f"sequence {span.sequence_id}")
         if num_tokens == 0 or not 0 <= span.num_rows <= num_tokens:
             raise ContractError(f"{span.num_rows} rows were asked for of {num_tokens} tokens", f"sequence {span.sequence_id}")
+        context_length, num_inputs = capabilities.context_length, capabilities.num_inputs
         if context_length is not None and span.start + num_tokens > context_length:
             raise ContractError(
                 f"{span.start + num_tokens} tokens do not fit a context of {context_length}", f"sequence {span.sequence_id}"
             )
         low, high = min(span.tokens), max(span.tokens)
-        if low < 0 or high >= width:
-            raise ContractError(f"token id {low if low < 0 else high} is outside 0..{width - 1}", f"sequence {span.sequence_id}")
+        if low < 0 or high >= num_inputs:
+            raise ContractError(f"token id {low if low < 0 else high} is outside 0..{num_inputs - 1}", f"sequence {span.sequence_id}")

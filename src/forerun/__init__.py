@@ -1,0 +1,1 @@
+"""forerun: exact speculative decoding."""

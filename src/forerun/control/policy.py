@@ -1,0 +1,46 @@
+"""Policies choose each sequence's speculation length for the next round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from forerun.drafting.base import SequenceView
+from forerun.sampling import whole
+from forerun.types import Plan, Round
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is: sequences in this pass, and sequences waiting for a place."""
+
+    num_running: int
+    num_waiting: int
+
+
+class Policy(Protocol):
+    """Plans rounds and learns from them. A plan may depend on committed tokens and past rounds, never on the tokens
+    that are about to be drafted."""
+
+    def plan(self, sequences: Sequence[SequenceView], load: Load) -> list[Plan]:
+        """One plan per sequence; shape 0 is legal."""
+        ...
+
+    def update(self, rounds: Sequence[Round]) -> None:
+        """What came of the last plans."""
+        ...
+
+
+class FixedLength:
+    """The same k every round; none while a prompt is being read, so that the first token never waits for a draft."""
+
+    def __init__(self, k: int) -> None:
+        whole("k", k, 0, None, "a whole number of at least 0 (the adaptive policy is not built yet)")
+        self.k = k
+
+    def plan(self, sequences: Sequence[SequenceView], load: Load) -> list[Plan]:
+        return [Plan(self.k if sequence.num_missing == 1 else 0) for sequence in sequences]
+
+    def update(self, rounds: Sequence[Round]) -> None:
+        pass

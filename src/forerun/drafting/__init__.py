@@ -1,0 +1,7 @@
+"""Drafters: where draft tokens come from. One file each; `base.py` is the protocol, `scripted.py` the test doubles."""
+
+from forerun.drafting.base import Drafter, NoDrafter, SequenceView
+from forerun.drafting.lookup import LookupDrafter
+from forerun.drafting.model import ModelDrafter
+
+__all__ = ["Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter", "SequenceView"]

@@ -1,0 +1,89 @@
+"""The protocol of a drafter, what it sees of a sequence, and the drafter that never drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from forerun.randomness import Noise
+from forerun.runtime.base import Rows
+from forerun.sampling import SamplingParams
+from forerun.types import Draft, Verdict
+
+
+class SequenceView(Protocol):
+    """What drafters and policies may know of a sequence. Tokens are append-only and the only truth."""
+
+    @property
+    def sequence_id(self) -> int: ...
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Prompt and committed output; never changed, only appended to."""
+        ...
+
+    @property
+    def prompt_length(self) -> int: ...
+
+    @property
+    def params(self) -> SamplingParams: ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Real vocabulary: ids at or above it are never proposed."""
+        ...
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens the target has not cached yet: 1 while decoding, more while a prompt is being read."""
+        ...
+
+    @property
+    def noise(self) -> Noise:
+        """This round's randomness: draft with `noise.draw(q, node, Purpose.DRAFT)`; the draft's kind is `noise.kind`."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes draft tokens. Exactness never depends on it; speed does.
+
+    A proposal may not depend on the target's randomness, and how far it goes may not depend on a token it drafted
+    (cutting after looking at the drawn token biases the output).
+    """
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the target's hidden features it wants with the rows; () for none."""
+        ...
+
+    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+        """One draft per sequence, of at most `shapes[i]` tokens: fewer is fine, more is a ContractError."""
+        ...
+
+    def observe(
+        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
+    ) -> None:
+        """Called after verification, before the commit; all three in the order of the pass's spans, a verdict None
+        where a sequence chose no token."""
+        ...
+
+    def release(self, sequence_id: int) -> None:
+        """Forget everything about a sequence; unknown ids are ignored."""
+        ...
+
+
+class NoDrafter:
+    """Never drafts: the engine then decodes plainly, in the same loop."""
+
+    needs: tuple[str, ...] = ()
+
+    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+        return [Draft() for _ in sequences]
+
+    def observe(
+        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
+    ) -> None:
+        pass
+
+    def release(self, sequence_id: int) -> None:
+        pass

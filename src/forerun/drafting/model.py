@@ -1,0 +1,117 @@
+"""A draft model: tokens drawn one by one from its processed distribution, all sequences of a batch together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from forerun.drafting.base import SequenceView
+from forerun.errors import NumericalError
+from forerun.randomness import Purpose
+from forerun.runtime.base import Model, Rows
+from forerun.sampling import Distribution
+from forerun.types import Draft, Span, Verdict
+
+
+class ModelDrafter:
+    """Drafts with a second model that shares the target's vocabulary.
+
+    Tokens are drawn from q, the draft's row under the request's own sampling parameters, with the round's draft
+    randomness; at temperature 0 and in seeded mode the same call gives the argmax or the coupled draw. The draft's
+    cache is derived from the sequence's tokens: what it fed beyond them is rolled back at the next proposal.
+
+    `context_length` (tokens) limits the draft below its own context. A sequence that no longer fits is not drafted
+    for, and takes no part in any statistic of drafting; the target goes on.
+    """
+
+    needs: tuple[str, ...] = ()
+
+    def __init__(self, model: Model, context_length: int | None = None) -> None:
+        self.model = model
+        own = model.capabilities.context_length
+        limits = [limit for limit in (own, context_length) if limit is not None]
+        self.context_length = min(limits) if limits else None
+        self._fed: dict[int, list[int]] = {}  # the tokens each cache holds, in order
+        self._broken: set[int] = set()
+
+    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+        shapes = [self._fitting(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
+        tokens: list[list[int]] = [[] for _ in sequences]
+        rows: list[list[Distribution]] = [[] for _ in sequences]
+        active = [i for i, shape in enumerate(shapes) if shape > 0]
+        for i in active:
+            self._roll_back(sequences[i])
+        node = 0
+        while active:
+            spans = [self._missing(sequences[i], tokens[i]) for i in active]
+            out = self.model.forward(spans)
+            for span in spans:
+                self._fed[span.sequence_id].extend(span.tokens)
+            for place, i in enumerate(active):
+                sequence = sequences[i]
+                q = Distribution(out, out.index(place, 0), sequence.params, sequence.vocabulary_size)
+                try:
+                    tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
+                except NumericalError as error:
+                    self._give_up(sequence, error)
+                    shapes[i], tokens[i], rows[i] = 0, [], []
+                    continue
+                rows[i].append(q)
+            node += 1
+            active = [i for i in active if node < shapes[i]]
+        return [
+            Draft(tuple(drafted), sequence.noise.kind, tuple(q) if sequence.noise.kind == "sampled" else None)
+            for sequence, drafted, q in zip(sequences, tokens, rows, strict=True)
+        ]
+
+    def observe(
+        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
+    ) -> None:
+        pass
+
+    def release(self, sequence_id: int) -> None:
+        self._broken.discard(sequence_id)
+        if self._fed.pop(sequence_id, None) is not None:
+            self.model.free(sequence_id)
+
+    def _fitting(self, sequence: SequenceView, shape: int) -> int:
+        """The longest draft up to `shape` that the draft model can serve (a draft's last token is never fed)."""
+        if sequence.sequence_id in self._broken:
+            return 0
+        if self.context_length is not None:
+            shape = min(shape, self.context_length - len(sequence.tokens) + 1)
+        fed = len(self._fed.get(sequence.sequence_id, ()))
+        num_inputs = self.model.capabilities.num_inputs
+        if shape > 0 and num_inputs < sequence.vocabulary_size:
+            new = sequence.tokens[min(fed, sequence.prompt_length) :]
+            shape = shape if all(token < num_inputs for token in new) else 0
+        return max(shape, 0)
+
+    def _roll_back(self, sequence: SequenceView) -> None:
+        key, tokens = sequence.sequence_id, sequence.tokens
+        if key not in self._fed:
+            self.model.begin(key)
+            self._fed[key] = []
+        fed = self._fed[key]
+        # At least the last committed token is fed again if need be, so that there is a row to draft from.
+        common = min(len(fed), len(tokens) - 1)
+        start = min(common, sequence.prompt_length)
+        if fed[:start] != list(tokens[:start]):
+            start = 0
+        while start < common and fed[start] == tokens[start]:
+            start += 1
+        self.model.keep(key, start)
+        del fed[self.model.length(key) :]
+
+    def _missing(self, sequence: SequenceView, drafted: list[int]) -> Span:
+        start = len(self._fed[sequence.sequence_id])
+        missing = [*sequence.tokens[start:], *drafted[max(start - len(sequence.tokens), 0) :]]
+        return Span(sequence.sequence_id, start, missing, 1)
+
+    def _give_up(self, sequence: SequenceView, error: NumericalError) -> None:
+        self._broken.add(sequence.sequence_id)
+        warnings.warn(
+            f"the draft model failed and is not used for the rest of this request (its text is unaffected): {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )

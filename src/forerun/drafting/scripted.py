@@ -1,0 +1,75 @@
+"""Scripted drafters: test doubles that put accepted and rejected drafts at exact places. Shipped for tests and audits.
+
+Each knows the text the target would write (`texts`: prompt -> continuation, as `record` collects it by decoding plainly)
+and proposes from it: `OracleDrafter` the truth, `LiarDrafter` never the truth, `HalfDrafter` the truth for the first
+j tokens of a block and then lies, j cycling through 0..k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from forerun.drafting.base import SequenceView
+from forerun.runtime.base import Rows
+from forerun.types import Draft, Verdict
+
+Texts = Mapping[tuple[int, ...], Sequence[int]]
+
+
+class _Scripted:
+    """Common part: find the truth after what is committed, and pass it through `tamper(truth, call number)`."""
+
+    needs: tuple[str, ...] = ()
+
+    def __init__(self, texts: Texts, tamper: Callable[[list[int], int, int], list[int]]) -> None:
+        self.texts = dict(texts)
+        self._tamper = tamper
+        self._num_calls: dict[int, int] = {}
+
+    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+        return [self._one(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
+
+    def observe(
+        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
+    ) -> None:
+        pass
+
+    def release(self, sequence_id: int) -> None:
+        self._num_calls.pop(sequence_id, None)
+
+    def _one(self, sequence: SequenceView, shape: int) -> Draft:
+        prompt = tuple(sequence.tokens[: sequence.prompt_length])
+        done = len(sequence.tokens) - sequence.prompt_length
+        truth = list(self.texts.get(prompt, ())[done : done + shape])
+        call = self._num_calls.get(sequence.sequence_id, 0)
+        self._num_calls[sequence.sequence_id] = call + 1
+        return Draft(tuple(self._tamper(truth, call, sequence.vocabulary_size)))
+
+
+def _lie(token: int, vocabulary_size: int) -> int:
+    return (token + 1) % vocabulary_size
+
+
+class OracleDrafter(_Scripted):
+    """Every draft token is what the target will choose: whole blocks are committed."""
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__(texts, lambda truth, call, size: truth)
+
+
+class LiarDrafter(_Scripted):
+    """Every draft token is one the target will not choose: every round is a rollback."""
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__(texts, lambda truth, call, size: [_lie(token, size) for token in truth])
+
+
+class HalfDrafter(_Scripted):
+    """True for the first j tokens of a block, then lies; j cycles 0..k, so every accepted length happens."""
+
+    def __init__(self, texts: Texts) -> None:
+        def tamper(truth: list[int], call: int, size: int) -> list[int]:
+            num_true = call % (len(truth) + 1)
+            return [token if i < num_true else _lie(token, size) for i, token in enumerate(truth)]
+
+        super().__init__(texts, tamper)
