@@ -187,5 +187,3 @@ def make_noise(params: SamplingParams, seed: int, choice: int, committed: int) -
     if params.seed is not None:
         return CoupledNoise(seed, choice, committed)
     return IndependentNoise(seed, choice, committed)
-
-

@@ -82,7 +82,9 @@ class SamplingParams:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 raise ParameterError(
-                    name, "unknown parameter", f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+                    name,
+                    "unknown parameter",
+                    f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
                 )
         return cls(**keywords)
 
@@ -94,15 +96,16 @@ class SamplingParams:
 
 def real(name: str, value: Any, low: float, high: float, need: str, *, open_low: bool = False) -> None:
     """Refuse a value that is not a finite number in [low, high] ((low, high] with `open_low`)."""
-    fine = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high
-    if not fine or (open_low and value <= low):
+    fine = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    fine = fine and low <= float(value) <= high
+    if not fine or (open_low and float(value) <= low):
         raise ParameterError(name, f"{value!r} is not allowed", need)
 
 
 def whole(name: str, value: Any, low: int, high: int | None, need: str) -> None:
     """Refuse a value that is not a whole number in [low, high]."""
-    fine = isinstance(value, Integral) and not isinstance(value, bool) and value >= low
-    if not fine or (high is not None and value > high):
+    fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+    if not fine or (high is not None and int(value) > high):
         raise ParameterError(name, f"{value!r} is not allowed", need)
 
 

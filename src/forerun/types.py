@@ -108,7 +108,6 @@ class Capabilities:
     features: tuple[str, ...] = ()
     device: str = "cpu"
 
-
     @property
     def num_inputs(self) -> int:
         """Ids that can be fed: 0..num_inputs - 1."""

@@ -40,7 +40,7 @@ class SequenceView(Protocol):
 
     @property
     def noise(self) -> Noise:
-        """This round's randomness: draft with `noise.draw(q, node, Purpose.DRAFT)`; the draft's kind is `noise.kind`."""
+        """This round's randomness: draft with `noise.draw(q, node, Purpose.DRAFT)`; a draft's kind is `noise.kind`."""
         ...
 
 
@@ -60,9 +60,7 @@ class Drafter(Protocol):
         """One draft per sequence, of at most `shapes[i]` tokens: fewer is fine, more is a ContractError."""
         ...
 
-    def observe(
-        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
-    ) -> None:
+    def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         """Called after verification, before the commit; all three in the order of the pass's spans, a verdict None
         where a sequence chose no token."""
         ...
@@ -80,9 +78,7 @@ class NoDrafter:
     def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
         return [Draft() for _ in sequences]
 
-    def observe(
-        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
-    ) -> None:
+    def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
 
     def release(self, sequence_id: int) -> None:

@@ -56,9 +56,7 @@ class LookupDrafter:
             for sequence, shape in zip(sequences, shapes, strict=True)
         ]
 
-    def observe(
-        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
-    ) -> None:
+    def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
 
     def release(self, sequence_id: int) -> None:
@@ -88,9 +86,7 @@ class LookupDrafter:
                     self._enter(index, size, self._gram(index, position, size), position, token, tokens)
             index.prefix.append((index.prefix[position] * BASE + token + 1) % MODULUS)
 
-    def _enter(
-        self, index: _Index, size: int, gram: int, position: int, token: int, tokens: Sequence[int]
-    ) -> None:
+    def _enter(self, index: _Index, size: int, gram: int, position: int, token: int, tokens: Sequence[int]) -> None:
         table = index.tables.setdefault(size, {})
         if self.prefer == "frequent":
             counts = index.counts.setdefault(size, {})

@@ -64,9 +64,7 @@ class ModelDrafter:
             for sequence, drafted, q in zip(sequences, tokens, rows, strict=True)
         ]
 
-    def observe(
-        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
-    ) -> None:
+    def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
 
     def release(self, sequence_id: int) -> None:

@@ -1,8 +1,9 @@
 """Scripted drafters: test doubles that put accepted and rejected drafts at exact places. Shipped for tests and audits.
 
-Each knows the text the target would write (`texts`: prompt -> continuation, as `record` collects it by decoding plainly)
-and proposes from it: `OracleDrafter` the truth, `LiarDrafter` never the truth, `HalfDrafter` the truth for the first
-j tokens of a block and then lies, j cycling through 0..k.
+Each knows the text the target would write (`texts`: prompt -> continuation; `record` collects the greedy ones) and
+proposes from it: `OracleDrafter` the truth, `LiarDrafter` never the truth, `HalfDrafter` the truth for the first j
+tokens of a block and then lies, j cycling through 0..k. The fourth tool, a declared end of text, is the engine's
+`eos_ids` set to an id that is known to come; the fifth, the table model, is `runtime.toy.ToyModel`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from forerun.drafting.base import SequenceView
-from forerun.runtime.base import Rows
-from forerun.types import Draft, Verdict
+from forerun.runtime.base import Model, Rows
+from forerun.types import Draft, Span, Verdict
 
 Texts = Mapping[tuple[int, ...], Sequence[int]]
+
+
+def record(
+    target: Model, prompts: Sequence[Sequence[int]], num_tokens: int, vocabulary_size: int | None = None
+) -> Texts:
+    """The target's greedy continuation of each prompt, one token a pass, straight from the model (no engine)."""
+    size = vocabulary_size if vocabulary_size is not None else target.capabilities.vocabulary_size
+    texts: dict[tuple[int, ...], list[int]] = {}
+    for key, prompt in enumerate(prompts):
+        target.begin(-1 - key)
+        missing, text = list(prompt), list[int]()
+        while len(text) < num_tokens:
+            rows = target.forward([Span(-1 - key, target.length(-1 - key), missing, 1)])
+            text.append(rows.best(0, size)[0])
+            missing = text[-1:]
+        target.free(-1 - key)
+        texts[tuple(prompt)] = text
+    return texts
 
 
 class _Scripted:
@@ -29,9 +48,7 @@ class _Scripted:
     def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
         return [self._one(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
 
-    def observe(
-        self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]
-    ) -> None:
+    def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
 
     def release(self, sequence_id: int) -> None:

@@ -205,9 +205,12 @@ class Engine:
     def _append(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> tuple[Delta, Round]:
         """Commit what plain decoding would have committed: up to the first stop id, and no further than the limit."""
         num_proposed = len(draft.tokens)
-        own: Origin = "decoded" if not num_proposed else "bonus" if verdict.num_accepted == num_proposed else "recovered"
+        own: Origin = (
+            "decoded" if not num_proposed else "bonus" if verdict.num_accepted == num_proposed else "recovered"
+        )
         tokens = [*(draft.tokens[node] for node in verdict.path), verdict.next_token]
-        origins: list[Origin] = [*(["drafted"] * verdict.num_accepted), own]
+        drafted: list[Origin] = ["drafted"] * verdict.num_accepted
+        origins = [*drafted, own]
         stop = next((i for i, token in enumerate(tokens) if token in sequence.stop_ids), len(tokens))
         num_kept = min(stop + 1, len(tokens), sequence.limit - len(sequence.tokens))
         tokens, origins = tokens[:num_kept], origins[:num_kept]

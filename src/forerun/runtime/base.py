@@ -112,14 +112,22 @@ def check_spans(spans: Sequence[Span], lengths: Mapping[int, int], capabilities:
             raise ContractError(f"sequence {span.sequence_id} was not begun")
         cached, num_tokens = lengths[span.sequence_id], len(span.tokens)
         if span.start != cached:
-            raise ContractError(f"span starts at {span.start} but {cached} tokens are cached", f"sequence {span.sequence_id}")
+            raise ContractError(
+                f"span starts at {span.start} but {cached} tokens are cached", f"sequence {span.sequence_id}"
+            )
         if num_tokens == 0 or not 0 <= span.num_rows <= num_tokens:
-            raise ContractError(f"{span.num_rows} rows were asked for of {num_tokens} tokens", f"sequence {span.sequence_id}")
+            raise ContractError(
+                f"{span.num_rows} rows were asked for of {num_tokens} tokens", f"sequence {span.sequence_id}"
+            )
         context_length, num_inputs = capabilities.context_length, capabilities.num_inputs
         if context_length is not None and span.start + num_tokens > context_length:
             raise ContractError(
-                f"{span.start + num_tokens} tokens do not fit a context of {context_length}", f"sequence {span.sequence_id}"
+                f"{span.start + num_tokens} tokens do not fit a context of {context_length}",
+                f"sequence {span.sequence_id}",
             )
         low, high = min(span.tokens), max(span.tokens)
         if low < 0 or high >= num_inputs:
-            raise ContractError(f"token id {low if low < 0 else high} is outside 0..{num_inputs - 1}", f"sequence {span.sequence_id}")
+            raise ContractError(
+                f"token id {low if low < 0 else high} is outside 0..{num_inputs - 1}",
+                f"sequence {span.sequence_id}",
+            )

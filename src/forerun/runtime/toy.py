@@ -46,7 +46,12 @@ class ToyModel:
 
     @classmethod
     def random(
-        cls, vocabulary_size: int, order: int = 1, seed: int = 0, spread: float = 1.0, context_length: int | None = None
+        cls,
+        vocabulary_size: int,
+        order: int = 1,
+        seed: int = 0,
+        spread: float = 1.0,
+        context_length: int | None = None,
     ) -> ToyModel:
         """A table of normal logits with standard deviation `spread`."""
         table = np.random.default_rng(seed).normal(0.0, spread, (vocabulary_size,) * (order + 1))
@@ -97,7 +102,7 @@ class ToyModel:
 
     def cost(self) -> CostCurve:
         """A flat curve: a table look-up costs the same for any number of rows."""
-        return CostCurve(0, {rows: 0.001 for rows in (1, 2, 4, 8, 16)})
+        return CostCurve(0, dict.fromkeys((1, 2, 4, 8, 16), 0.001))
 
     @property
     def num_sequences(self) -> int:

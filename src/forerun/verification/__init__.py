@@ -20,7 +20,10 @@ from forerun.verification.follow import follow
 Rule = Callable[[Sequence[Distribution], Draft, Noise], Verdict]
 """(target rows [k + 1], draft, noise) -> verdict. Pure: no row is changed, and rows not reached are not processed."""
 
-DEFAULT_RULES: Mapping[Literal["sampled", "deterministic"], Rule] = {"sampled": block, "deterministic": follow}
+DEFAULT_RULES: Mapping[Literal["sampled", "deterministic"], Rule] = {
+    "sampled": block,
+    "deterministic": follow,
+}
 CHAIN_RULES: Mapping[Literal["sampled", "deterministic"], Rule] = {"sampled": chain, "deterministic": follow}
 RULES = {"block": DEFAULT_RULES, "chain": CHAIN_RULES}
 """The rule sets a user can name."""
@@ -37,7 +40,9 @@ def verify(
     `target_rows` holds k + 1 distributions: row i is p after the committed text and the first i draft tokens.
     """
     if len(target_rows) != len(draft.tokens) + 1:
-        raise ContractError(f"{len(draft.tokens)} draft tokens need {len(draft.tokens) + 1} rows, not {len(target_rows)}")
+        raise ContractError(
+            f"{len(draft.tokens)} draft tokens need {len(draft.tokens) + 1} rows, not {len(target_rows)}"
+        )
     if draft.parents is not None:
         raise ContractError("tree drafts are not built yet")
     if draft.kind == "sampled" and len(draft.rows or ()) != len(draft.tokens):

@@ -43,7 +43,9 @@ def acceptance_ratio(target_row: Distribution, draft: Draft, node: int, token: i
     """p(x) / q(x) for the token that was drawn from q."""
     q = draft_row(draft, node).prob(token)
     if q <= 0.0:
-        raise ContractError(f"draft token {token} has probability 0 under its own q", "it cannot have been drawn from it")
+        raise ContractError(
+            f"draft token {token} has probability 0 under its own q", "it cannot have been drawn from it"
+        )
     return target_row.prob(token) / q
 
 

@@ -1,0 +1,52 @@
+# Two commands matter: `make demo` and `make test`. Both start from a bare Python 3.10+ and build everything they need.
+# The model mirror (src/forerun/models/mirror.json) is on here, because these targets must work where no hub is reachable.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.forerun-installed
+export FORERUN_MIRROR ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+
+TARGET ?= qwen2.5-coder-1.5b
+DRAFT ?= qwen2.5-coder-0.5b
+K ?= 3
+
+.PHONY: demo test fast lint types check docs bench clean
+
+demo: $(STAMP)
+	$(BIN)/forerun pull $(TARGET)
+	$(BIN)/forerun pull $(DRAFT)
+	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --k $(K) --temperature 0 --max-tokens 128 \
+	  --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests docs
+	$(BIN)/ruff format --check src tests docs
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+
+check: lint types test
+
+bench: $(STAMP)
+	$(BIN)/forerun bench humaneval edit --target $(TARGET) --draft $(DRAFT) --peers transformers,assisted
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else f"forerun needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
