@@ -1,0 +1,112 @@
+"""Write the generated parts of README.md and docs/: the file tree, the command line, the models, the parameters.
+
+Why: a page that is generated cannot go stale unnoticed. `make docs` rewrites the parts between
+`<!-- generated: NAME -->` and `<!-- end -->`; `tests/test_docs.py` fails when they differ. `--check` only says so.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "forerun"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md"]
+
+
+def tree() -> str:
+    """Every module with the first line of its docstring."""
+    lines = ["```"]
+    for path in sorted(PACKAGE.rglob("*.py"), key=lambda p: (p.parent.relative_to(PACKAGE).parts, p.name)):
+        relative = path.relative_to(PACKAGE)
+        if relative.name == "__init__.py":
+            name = f"{relative.parent}/" if relative.parent.parts else "forerun/"
+        else:
+            name = "  " * len(relative.parts[:-1]) + relative.name
+        doc = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+        lines.append(f"{name:26} {doc}".rstrip())
+    return "\n".join([*lines, "```"])
+
+
+def commands() -> str:
+    """Every command with its arguments, options and their help."""
+    from typer.main import get_command
+
+    from forerun.cli import app
+
+    root: Any = get_command(app)
+    parts = []
+    for name, command in sorted(root.commands.items()):
+        rows = [f"## forerun {name}", "", (command.help or "").strip().split("\f")[0], "", "| option | meaning | default |"]
+        rows.append("|---|---|---|")
+        for parameter in command.params:
+            if getattr(parameter, "hidden", False):
+                continue
+            names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            names = names.upper() if parameter.param_type_name == "argument" else names
+            meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
+            default = parameter.default
+            shown = "" if default in (None, (), [], "", False) or callable(default) or "UNSET" in repr(default) else default
+            rows.append(f"| `{names}` | {meaning} | {shown} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def models() -> str:
+    """The registry."""
+    from forerun.models.registry import entries
+
+    rows = ["| name | size | licence |", "|---|---|---|"]
+    rows += [f"| `{entry.name}` | {entry.size / 1e6:,.0f} MB | {entry.licence} |" for entry in entries()]
+    return "\n".join(rows)
+
+
+def parameters() -> str:
+    """The sampling parameters and their defaults."""
+    from forerun.sampling import NOT_BUILT, SamplingParams
+
+    rows = ["| parameter | default |", "|---|---|"]
+    rows += [f"| `{field.name}` | `{field.default!r}` |" for field in fields(SamplingParams)]
+    refused = ", ".join(f"`{name}`" for name in sorted(NOT_BUILT))
+    return "\n".join([*rows, "", f"Refused by name until they are built: {refused}."])
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "tree": tree,
+    "commands": commands,
+    "models": models,
+    "parameters": parameters,
+}
+
+
+def render(text: str) -> str:
+    """`text` with every generated part written anew."""
+
+    def replace(match: re.Match[str]) -> str:
+        return f"<!-- generated: {match[1]} -->\n{PARTS[match[1]]()}\n<!-- end -->"
+
+    return re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    """Rewrite the pages, or with --check only report which are stale."""
+    stale = []
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = render(old)
+        if new != old:
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(new, encoding="utf-8")
+    if stale:
+        print(("stale: " if "--check" in sys.argv else "written: ") + ", ".join(stale))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
