@@ -10,7 +10,7 @@ from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.engine import Scheduler
 from forerun.errors import ParameterError
 from forerun.llm import LLM
-from forerun.sampling import whole
+from forerun.sampling import real, whole
 from forerun.verification import RULES
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def load(
     context_length: int | None = None,
     draft_context: int | None = None,
     draft_vocabulary: int | None = None,
+    draft_min_confidence: float = 0.0,
     max_sequences: int = 64,
     mirror: bool | None = None,
     progress: Progress | None = None,
@@ -46,7 +47,8 @@ def load(
     `dtype` "auto" takes what the device computes fast. `strict` pads every pass to one shape, so that plain and
     speculative passes run the same kernels and text is equal bit for bit (slower). `context_length` and
     `draft_context` (tokens) lower the models' own. `draft_vocabulary` keeps only the first N rows of the draft's
-    output head: a cheaper draft whose q has no mass elsewhere; the text is unaffected.
+    output head: a cheaper draft whose q has no mass elsewhere; the text is unaffected. `draft_min_confidence` ends a draft
+    early where the draft model is unsure (see `ModelDrafter`).
     """
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:
@@ -57,6 +59,7 @@ def load(
             whole(name, value, 1, None, "a whole number of at least 1")
             if kind != "model":
                 raise ParameterError(name, "needs a draft model", "give draft=NAME")
+    real("draft_min_confidence", draft_min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
     if context_length is not None:
         whole("context_length", context_length, 2, None, "a whole number of at least 2")
     scheduler = Scheduler(max_sequences)
@@ -85,7 +88,7 @@ def load(
     model = load_torch_model(files.path, kind=files.kind, context_length=context_length, **settings)
     chosen: Drafter | None
     if draft_model is not None:
-        chosen = ModelDrafter(draft_model, draft_context)
+        chosen = ModelDrafter(draft_model, draft_context, draft_min_confidence)
     elif kind == "lookup":
         chosen = LookupDrafter()
     else:

@@ -202,6 +202,19 @@ class Distribution:
         return self._probs
 
     @property
+    def confidence(self) -> float:
+        """The raw row's probability of its likeliest token (before temperature and filters), in (0, 1].
+
+        A function of the prefix alone, so it may decide how far to draft without biasing anything.
+        """
+        if self._rows is None:
+            return float(namespace(self._probs).max(self._probs))
+        _, largest = self._checked_best(self._rows)
+        logits = self._rows.matrix[self._index, : self.size]
+        xp = namespace(logits)
+        return 1.0 / float(xp.sum(xp.exp(logits - largest)))
+
+    @property
     def support(self) -> tuple[Array, Array]:
         """(ids [n] int64, log probabilities [n]) of the tokens that have mass."""
         probs = self.probs

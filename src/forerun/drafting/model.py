@@ -9,7 +9,7 @@ from forerun.drafting.base import SequenceView
 from forerun.errors import NumericalError
 from forerun.randomness import Purpose
 from forerun.runtime.base import Model, Rows
-from forerun.sampling import Distribution
+from forerun.sampling import Distribution, real
 from forerun.types import Draft, Span, Verdict
 
 
@@ -22,12 +22,19 @@ class ModelDrafter:
 
     `context_length` (tokens) limits the draft below its own context. A sequence that no longer fits is not drafted
     for, and takes no part in any statistic of drafting; the target goes on.
+
+    `min_confidence` in [0, 1] ends a draft early: after each token, drafting goes on only while the product of the draft
+    model's confidences so far (raw probability of its likeliest token) is at least this; 0 never ends early. It looks
+    at rows before their tokens are drawn and at tokens already drawn, never at a token it then drops, so every rule
+    stays exact.
     """
 
     needs: tuple[str, ...] = ()
 
-    def __init__(self, model: Model, context_length: int | None = None) -> None:
+    def __init__(self, model: Model, context_length: int | None = None, min_confidence: float = 0.0) -> None:
+        real("min_confidence", min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
         self.model = model
+        self.min_confidence = min_confidence
         own = model.capabilities.context_length
         limits = [limit for limit in (own, context_length) if limit is not None]
         self.context_length = min(limits) if limits else None
@@ -39,6 +46,7 @@ class ModelDrafter:
         tokens: list[list[int]] = [[] for _ in sequences]
         rows: list[list[Distribution]] = [[] for _ in sequences]
         active = [i for i, shape in enumerate(shapes) if shape > 0]
+        confidences = [1.0] * len(shapes)
         for i in active:
             self._roll_back(sequences[i])
         node = 0
@@ -51,6 +59,8 @@ class ModelDrafter:
                 sequence = sequences[i]
                 q = Distribution(out, out.index(place, 0), sequence.params, sequence.vocabulary_size)
                 try:
+                    if self.min_confidence > 0.0:
+                        confidences[i] *= q.confidence
                     tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
                 except NumericalError as error:
                     self._give_up(sequence, error)
@@ -58,7 +68,7 @@ class ModelDrafter:
                     continue
                 rows[i].append(q)
             node += 1
-            active = [i for i in active if node < shapes[i]]
+            active = [i for i in active if node < shapes[i] and confidences[i] >= self.min_confidence]
         return [
             Draft(tuple(drafted), sequence.noise.kind, tuple(q) if sequence.noise.kind == "sampled" else None)
             for sequence, drafted, q in zip(sequences, tokens, rows, strict=True)
