@@ -63,8 +63,9 @@ class ModelDrafter:
                         confidences[i] *= q.confidence
                     tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
                 except NumericalError as error:
+                    # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
                     self._give_up(sequence, error)
-                    shapes[i], tokens[i], rows[i] = 0, [], []
+                    shapes[i] = 0
                     continue
                 rows[i].append(q)
             node += 1
