@@ -47,8 +47,8 @@ def load(
     `dtype` "auto" takes what the device computes fast. `strict` pads every pass to one shape, so that plain and
     speculative passes run the same kernels and text is equal bit for bit (slower). `context_length` and
     `draft_context` (tokens) lower the models' own. `draft_vocabulary` keeps only the first N rows of the draft's
-    output head: a cheaper draft whose q has no mass elsewhere; the text is unaffected. `draft_min_confidence` ends a draft
-    early where the draft model is unsure (see `ModelDrafter`).
+    output head: a cheaper draft whose q has no mass elsewhere; the text is unaffected. `draft_min_confidence` ends a
+    draft early where the draft model is unsure (see `ModelDrafter`).
     """
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:

@@ -140,7 +140,7 @@ def test_c30_a_draft_token_is_never_committed_unverified() -> None:
     rows = np.full((1, 6), 0.0)
     rows[0, 2] = 50.0  # the target wants 2, always; lookup on [5, 5, 5] proposes 5
     for k in (1, 2, 5):
-        sequence, tokens = complete(
+        _, tokens = complete(
             ToyModel.by_position(rows), [5, 5, 5], LookupDrafter(3, 1), k, temperature=0, max_tokens=1 + k
         )
         assert tokens == [2] * (1 + k)

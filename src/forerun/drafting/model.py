@@ -23,10 +23,9 @@ class ModelDrafter:
     `context_length` (tokens) limits the draft below its own context. A sequence that no longer fits is not drafted
     for, and takes no part in any statistic of drafting; the target goes on.
 
-    `min_confidence` in [0, 1] ends a draft early: after each token, drafting goes on only while the product of the draft
-    model's confidences so far (raw probability of its likeliest token) is at least this; 0 never ends early. It looks
-    at rows before their tokens are drawn and at tokens already drawn, never at a token it then drops, so every rule
-    stays exact.
+    `min_confidence` in [0, 1] ends a draft early: after each token, drafting goes on only while the product of the
+    draft model's confidences so far (raw probability of its likeliest token) is at least this; 0 never ends early. It
+    looks at rows of tokens already drawn, never at a token it then drops, so every rule stays exact.
     """
 
     needs: tuple[str, ...] = ()
