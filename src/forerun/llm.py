@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 from forerun.control.policy import Policy
 from forerun.drafting.base import Drafter
@@ -20,6 +20,7 @@ from forerun.sampling import SamplingParams
 from forerun.types import Delta, Origin
 
 if TYPE_CHECKING:
+    from forerun.models.detokenizer import Detokenizer
     from forerun.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -87,7 +88,7 @@ class LLM:
                 "",
                 'for example "def add(a, b):" or [{"role": "user", "content": "Hello"}]',
             )
-        if all(isinstance(part, Mapping) for part in prompt):
+        if _is_chat(prompt):
             return list(self._need_tokenizer().encode_chat(prompt))
         if all(hasattr(part, "__index__") and not isinstance(part, bool) for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
@@ -116,8 +117,12 @@ class LLM:
             raise ForerunError("this LLM was closed", "", "load it again")
         started = perf_counter()
         tokens = self.encode(prompt)
+        detokenizer = None
+        if self.tokenizer is not None:
+            # A completion goes on from its prompt, so its first space counts; a chat answer begins a text of its own.
+            detokenizer = self.tokenizer.detokenizer(continues=not _is_chat(prompt))
         with self._lock:
-            return Stream(self, self.engine.add(tokens, params), started)
+            return Stream(self, self.engine.add(tokens, params), detokenizer, started)
 
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -144,9 +149,9 @@ class LLM:
 class Stream(Iterator[Piece]):
     """The tokens of one request as they are committed: iterate, then read `result` (also after an early `close`)."""
 
-    def __init__(self, llm: LLM, sequence: EngineSequence, started: float) -> None:
+    def __init__(self, llm: LLM, sequence: EngineSequence, detokenizer: Detokenizer | None, started: float) -> None:
         self._llm, self._sequence, self._started = llm, sequence, started
-        self._detokenizer = llm.tokenizer.detokenizer() if llm.tokenizer is not None else None
+        self._detokenizer = detokenizer
         self._pieces: deque[Piece] = deque()
         self._texts: list[str] = []
         self._tokens: list[int] = []
@@ -225,6 +230,11 @@ def _is_batch(prompt: Any) -> bool:
     if isinstance(prompt, str) or not isinstance(prompt, Sequence) or len(prompt) == 0:
         return False
     return any(isinstance(part, (str, Sequence)) for part in prompt)
+
+
+def _is_chat(prompt: Any) -> TypeGuard[Sequence[Message]]:
+    """Whether `prompt` is a list of chat messages."""
+    return not isinstance(prompt, str) and len(prompt) > 0 and all(isinstance(part, Mapping) for part in prompt)
 
 
 def _finish_all(streams: list[Stream]) -> list[Result]:
