@@ -1,0 +1,55 @@
+"""The cost of a pass, measured: the premise of speculative decoding is a number, not an assumption."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from forerun.runtime.base import Model, Rows
+from forerun.types import CostCurve, Span
+
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+"""Rows of one pass that are timed: plain decoding, and verification of short drafts."""
+
+UNUSED = -(1 << 40)
+"""A sequence id that no engine gives out."""
+
+
+def measure_cost(
+    model: Model, *, context: int = 128, rows: Sequence[int] = ROWS, budget_s: float = 1.5, sequence_id: int = UNUSED
+) -> CostCurve:
+    """Median milliseconds of a pass that verifies `rows` tokens of one sequence after `context` cached tokens.
+
+    Rounds over all row counts are interleaved, so that a machine whose speed drifts tilts no part of the curve, and
+    repeat until `budget_s` seconds are used (at least two rounds, the first of which only warms up). A short context
+    of the model lowers `context` and drops row counts that do not fit. `sequence_id` must not be in use.
+    """
+    limit = model.capabilities.context_length
+    if limit is not None:
+        rows = [count for count in rows if count < limit]
+        context = max(1, min(context, limit - max(rows, default=1)))
+    size = model.capabilities.num_inputs
+    times: dict[int, list[float]] = {count: [] for count in rows}
+    model.begin(sequence_id)
+    try:
+        model.forward([Span(sequence_id, 0, [i % size for i in range(context)], 0)])
+        deadline = time.perf_counter() + budget_s
+        rounds = 0
+        while rows and (rounds < 2 or time.perf_counter() < deadline):
+            for count in rows:
+                span = Span(sequence_id, context, [(31 * i + 7) % size for i in range(count)], count)
+                start = time.perf_counter()
+                _finish(model.forward([span]))
+                if rounds:
+                    times[count].append(time.perf_counter() - start)
+                model.keep(sequence_id, context)
+            rounds += 1
+    finally:
+        model.free(sequence_id)
+    return CostCurve(context, {count: 1e3 * statistics.median(found) for count, found in times.items()})
+
+
+def _finish(rows: Rows) -> None:
+    """Wait for a device that works asynchronously: its numbers are needed before they are used."""
+    float(rows.matrix[-1, 0])
