@@ -1,0 +1,102 @@
+"""How commands are found, parsed and guarded: unknown names get near matches, every error becomes a line and a code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from forerun.cli.report import report
+from forerun.errors import InputError
+
+_lazy: dict[str, Lazy] = {}
+
+
+class Root(TyperGroup):
+    """The `forerun` group: the one place where exceptions turn into messages and exit codes."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except Exception as error:
+            code = report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        # Here and not in `main`, because the base class answers Ctrl-C and broken pipes in its own way.
+        try:
+            return super().invoke(ctx)
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(report(error)) from error
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands, *_lazy]  # in the order they were registered, not by letter
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _lazy.get(cmd_name) or super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            near = difflib.get_close_matches(args[0], known)
+            raise InputError(
+                f"there is no command {args[0]!r}",
+                f"perhaps you meant {' or '.join(near)}" if near else f"the commands are {', '.join(known)}",
+                "see forerun --help",
+            )
+        return super().resolve_command(ctx, args)
+
+
+class Commanded(TyperCommand):
+    """A command that refuses by name the sampling parameters that are not built yet, instead of not knowing them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            if option is not None and getattr(error, "param", None) is None:
+                _refuse_unbuilt(str(option))
+            raise
+
+
+class Lazy(TyperCommand):
+    """A command whose module is imported when it runs or its own help is asked for, not for `forerun --help`."""
+
+    def __init__(self, name: str, help: str, home: str) -> None:
+        super().__init__(name, help=help)
+        self.home = home
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        module, _, function = self.home.partition(":")
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(self.name)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
+
+
+def add_lazy(name: str, help: str, home: str) -> None:
+    """Register the function `home` ("module:function") as command `name` without importing it."""
+    _lazy[name] = Lazy(name, help, home)
+
+
+def _refuse_unbuilt(option: str) -> None:
+    from forerun.sampling import NOT_BUILT, SamplingParams
+
+    name = option.lstrip("-").replace("-", "_")
+    if name in NOT_BUILT:
+        SamplingParams.from_keywords({name: None})

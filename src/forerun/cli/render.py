@@ -1,0 +1,178 @@
+"""What a person sees: streamed text, coloured by origin if asked, and the closing tables on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO, get_args
+
+from forerun.cli.report import say
+from forerun.result import Piece, Result
+from forerun.types import Origin
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from forerun.cli.compare import Comparison
+
+COLOURS = {"drafted": ("32", "green"), "recovered": ("33", "yellow"), "bonus": ("36", "cyan"), "decoded": ("", "")}
+"""Origin -> (ANSI code, rich style). Tokens from rounds without a draft keep the terminal's own colour."""
+
+WIDE = 1000
+"""Columns of what is not a terminal: a row stays a line."""
+
+_VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+_VISIBLE |= {0x7F: 0x2421, **dict.fromkeys(range(0x80, 0xA0), 0xFFFD)}
+"""Control characters as symbols: a model's output must not steer the terminal."""
+
+
+class TextOutput:
+    """Writes pieces to standard output as they come.
+
+    Redirected, it writes exactly the text, in UTF-8 with its own line ends. On a terminal, control characters are
+    shown as symbols, tokens are coloured if `by_origin`, and the text is followed by a line end.
+    """
+
+    def __init__(self, stream: TextIO, by_origin: bool = False) -> None:
+        self._stream = stream
+        self.is_terminal = stream.isatty()
+        self.has_colours = by_origin and self.is_terminal and _wants_colour()
+        self._owes_line_end = False
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            if self.is_terminal:
+                reconfigure(errors="replace")
+            else:
+                reconfigure(encoding="utf-8", newline="\n")
+
+    def show(self, piece: Piece) -> None:
+        """Write one piece's text, at once."""
+        text = piece.text
+        if not text:
+            return
+        self._owes_line_end = False  # should this write fail, nothing more is owed to anybody
+        if self.is_terminal:
+            text = text.translate(_VISIBLE)
+        code = COLOURS[piece.origin][0] if self.has_colours and piece.origin in COLOURS else ""
+        self._stream.write(f"\x1b[{code}m{text}\x1b[0m" if code else text)
+        self._stream.flush()
+        self._owes_line_end = not text.endswith("\n")
+
+    def end(self) -> None:
+        """Let what follows begin on a line of its own; a redirected text gets nothing that is not text."""
+        if self._owes_line_end:
+            stream = self._stream if self.is_terminal else sys.stderr
+            stream.write("\n")
+            stream.flush()
+        self._owes_line_end = False
+
+
+def print_summary(result: Result, legend: TextOutput | None = None) -> None:
+    """The closing table; `legend` (where tokens were coloured) adds how many tokens came from where."""
+    print_rows([*_rows(result), *([_legend(result, legend.has_colours)] if legend is not None else [])])
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Both runs side by side, and what the reader should conclude."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "speculative", "plain"):
+        table.add_column(title, justify="left" if not title else "right")
+    pair = (comparison.speculative.usage, comparison.plain.usage)
+    table.add_row("tokens/s", *(_number(usage.tokens_per_s) for usage in pair))
+    table.add_row("first token", *(_seconds(usage.time_to_first_token_s) for usage in pair))
+    table.add_row("tokens", *(str(usage.completion_tokens) for usage in pair))
+    console().print(table)
+    say(comparison.conclusion)
+
+
+def print_rows(rows: Sequence[tuple[str, Any]]) -> None:
+    """A table of names and values on standard error."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    console().print(table)
+
+
+def console() -> Console:
+    """Standard error as it is now (tests and shells replace it); colour as the terminal and NO_COLOR allow."""
+    from rich.console import Console
+
+    width = None if sys.stderr.isatty() else WIDE
+    return Console(file=sys.stderr, highlight=False, markup=False, width=width)
+
+
+def one_line(result: Result) -> str:
+    """Tokens, speed and tokens per pass in a few words."""
+    parts = [f"{result.usage.completion_tokens} tokens"]
+    if result.usage.tokens_per_s is not None:
+        parts.append(f"{result.usage.tokens_per_s:.1f} tokens/s")
+    if result.speculation.num_proposed and result.speculation.tokens_per_pass is not None:
+        parts.append(f"{result.speculation.tokens_per_pass:.2f} tokens per pass")
+    return ", ".join(parts)
+
+
+def _rows(result: Result) -> list[tuple[str, str]]:
+    usage, speculation = result.usage, result.speculation
+    rows = [
+        ("tokens", f"{usage.completion_tokens} ({result.finish_reason}), prompt {usage.prompt_tokens}"),
+        ("tokens/s", _number(usage.tokens_per_s)),
+        ("time to first token", _seconds(usage.time_to_first_token_s)),
+    ]
+    if speculation.num_rounds:
+        rows.append(("tokens per pass", f"{_number(speculation.tokens_per_pass, 2)} ({speculation.num_rounds} rounds)"))
+    if speculation.num_proposed:
+        depths = enumerate(speculation.acceptance_by_depth, 1)
+        rows += [
+            (
+                "acceptance rate",
+                f"{_percent(speculation.acceptance_rate)} ({speculation.num_accepted} of {speculation.num_proposed} "
+                "draft tokens)",
+            ),
+            ("acceptance by depth", "  ".join(f"{depth}: {_percent(share)}" for depth, share in depths)),
+        ]
+    parts = {
+        "draft": speculation.draft_s,
+        "target": speculation.target_s,
+        "verify": speculation.verify_s,
+        "host": speculation.host_s,
+    }
+    total = sum(parts.values()) or 1.0
+    rows.append(("seconds", "  ".join(f"{name} {s:.2f} ({_percent(s / total)})" for name, s in parts.items())))
+    return rows
+
+
+def _legend(result: Result, has_colours: bool) -> tuple[str, Any]:
+    from rich.text import Text
+
+    counts, text = Counter(result.origins), Text()
+    for origin in get_args(Origin):
+        if counts[origin]:
+            text.append(f"{origin} {counts[origin]}", COLOURS[origin][1])
+            text.append("  ")
+    if not has_colours:
+        text.append("(no colours: standard output is no colour terminal, or NO_COLOR is set)")
+    return "token origin", text
+
+
+def _wants_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
