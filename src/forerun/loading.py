@@ -72,12 +72,12 @@ def load(
     files = resolve(str(target), mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
     settings: dict[str, Any] = {"device": device, "dtype": dtype, "strict": strict, "progress": progress}
-    check_torch_model(files.path, kind=files.kind, device=device, dtype=dtype)
+    check_torch_model(files.path, kind=files.kind, device=device, dtype=dtype, strict=strict)
     draft_model = None
     if kind == "model" and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
-        check_torch_model(draft_files.path, kind=draft_files.kind, device=device, dtype=dtype)
+        check_torch_model(draft_files.path, kind=draft_files.kind, device=device, dtype=dtype, strict=strict)
         draft_model = load_torch_model(
             draft_files.path,
             kind=draft_files.kind,
