@@ -25,7 +25,7 @@ from forerun.errors import (
 )
 from forerun.models.hub import RemoteFile, Repository, choose_gguf, is_shard
 from forerun.models.pull import resolve
-from forerun.models.records import read_record
+from forerun.models.records import read_record, record_path
 
 DATA = model_bytes(1, 300_000)
 SNAPSHOT = {
@@ -213,6 +213,11 @@ def test_cached_snapshot_is_reused_offline_and_repaired_online(snapshot: FakeHub
     (path / "tokenizer.json").unlink()
     with pytest.raises(ChecksumError, match=r"no file and should be"):
         resolve("org/name", offline=True)
+    record_path(path).unlink()
+    with pytest.raises(DownloadError, match="not in the cache"):
+        resolve("org/name", offline=True)
+    assert resolve("org/name").source == "hub:org/name"
+    assert tree(path) == SNAPSHOT
 
 
 def test_offline_names_what_is_missing(repository: FakeHub) -> None:
@@ -341,6 +346,29 @@ def test_complete_partial_is_not_fetched_again(repository: FakeHub, forerun_home
     assert len(repository.gets("tiny.gguf")) == num_gets
 
 
+def test_transfer_that_gives_up_is_taken_up_again(repository: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older versions of huggingface_hub raise at the first broken connection."""
+    begins: list[int] = []
+
+    def breaking(url: str, stream: Any, *, resume_size: int, **settings: Any) -> None:
+        begins.append(resume_size)
+        stream.write(DATA[resume_size : resume_size + 90_000])
+        if resume_size + 90_000 < len(DATA):
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", breaking)
+    assert resolve("org/name").path.read_bytes() == DATA
+    assert begins == [0, 90_000, 180_000, 270_000]
+
+
+def test_connection_that_always_drops_is_given_up(repository: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    repository.cut["tiny.gguf"] = [0] * 1000
+    with pytest.raises(DownloadError, match=r"connection to .* failed"):
+        resolve("org/name")
+    assert 1 <= len(repository.gets("tiny.gguf")) < 10
+
+
 def test_dropped_connection_is_taken_up_again(repository: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
     repository.cut["tiny.gguf"] = [100_000, 100_000]
@@ -386,6 +414,8 @@ def test_interrupted_snapshot_keeps_its_finished_files(snapshot: FakeHub, foreru
     with pytest.raises(DownloadError, match="not in the cache"):
         resolve("org/name", offline=True)
     snapshot.stall_after.clear()
+    (staging,) = (forerun_home / "models" / "hub" / "org--name").glob("snapshot.*.partial")
+    (staging / "stray.json").write_text("of an older commit, where a Hub names none")
     progress = Recorder()
     assert tree(resolve("org/name", progress=progress).path) == SNAPSHOT
     assert len(snapshot.gets("model-00001-of-00002.safetensors")) == 1
@@ -452,10 +482,11 @@ def test_killed_while_downloading(repository: FakeHub, forerun_home: Path) -> No
     assert repository.gets("tiny.gguf")[-1]["range"] == "bytes=200000-"
 
 
-def test_repository_without_hashes_or_licence(hub: FakeHub) -> None:
-    """A Hub-compatible mirror may list names only."""
+def test_repository_without_hashes_or_licence(hub: FakeHub, forerun_home: Path) -> None:
+    """A Hub-compatible mirror may list names only; what is left of an earlier attempt then cannot be trusted."""
     hub.repositories["org/name"] = {"tiny.gguf": DATA}
     hub.no_hashes, hub.tags = True, []
+    leave_partial(hub, forerun_home).write_bytes(DATA)
     files = resolve("org/name")
     assert files.path.read_bytes() == DATA
     assert files.licence is None

