@@ -68,6 +68,12 @@ class SamplingParams:
         for token in self.stop_token_ids:
             whole("stop_token_ids", token, 0, None, "token ids are whole numbers of at least 0")
         object.__setattr__(self, "stop_token_ids", tuple(int(token) for token in self.stop_token_ids))
+        # Plain numbers from here on: a numpy integer would overflow where a seed is mixed, a fraction has no exp.
+        for name, plain in (("temperature", float), ("top_p", float), ("min_p", float), ("top_k", int)):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        for name in ("seed", "max_tokens"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("ignore_eos", "include_stop_token"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(name, f"True or False is needed, not {getattr(self, name)!r}")
@@ -96,9 +102,11 @@ class SamplingParams:
 
 def real(name: str, value: Any, low: float, high: float, need: str, *, open_low: bool = False) -> None:
     """Refuse a value that is not a finite number in [low, high] ((low, high] with `open_low`)."""
-    fine = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    fine = fine and low <= float(value) <= high
-    if not fine or (open_low and float(value) <= low):
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number too large for a float
+        number = math.inf
+    if not (math.isfinite(number) and low <= number <= high) or (open_low and number <= low):
         raise ParameterError(name, f"{value!r} is not allowed", need)
 
 
