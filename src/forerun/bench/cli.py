@@ -1,0 +1,238 @@
+"""`forerun bench`: parse, refuse what can be refused before weights load, measure, print, write.
+
+The report goes to standard output, its last line is the document as one line of JSON; progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forerun.bench.peers import check_peers, load_peers
+from forerun.bench.plot import check_plot, write_plot
+from forerun.bench.report import print_report
+from forerun.bench.rounds import Prompts, Report
+from forerun.bench.run import DRAFTERS, Settings, bench
+from forerun.bench.weights import bytes_per_pass
+from forerun.bench.workloads import WORKLOADS, load_workload
+from forerun.errors import ParameterError
+from forerun.sampling import SamplingParams, whole
+
+if TYPE_CHECKING:
+    from forerun.llm import LLM
+    from forerun.runtime.base import Model
+
+INTERRUPTED = 130
+MODELS, RUNS, OUTPUT = "Models", "What is measured", "Output"
+
+
+def _flag(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, rich_help_panel=panel, metavar=metavar)
+
+
+def bench_command(
+    target: Annotated[str, _flag("--target", "The target model", MODELS, "MODEL")],
+    workloads: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORKLOAD]...", help=f"Any of {', '.join(WORKLOADS)} (default: all)", show_default=False
+        ),
+    ] = None,
+    draft: Annotated[str | None, _flag("--draft", "The draft model, of the same vocabulary", MODELS, "MODEL")] = None,
+    drafters: Annotated[
+        str | None, _flag("--drafters", "Some of model,lookup (default: both; lookup without --draft)", RUNS, "LIST")
+    ] = None,
+    k: Annotated[str, _flag("--k", "Speculation lengths to try, each 1 or more", RUNS, "LIST")] = "1,2,3,4,5,6",
+    max_tokens: Annotated[
+        int, _flag("--max-tokens", "Tokens per prompt: 2 or more; end of text is ignored", RUNS)
+    ] = 128,
+    prompts: Annotated[int, _flag("--prompts", "Prompts per workload: 1 or more", RUNS)] = 6,
+    rounds: Annotated[int, _flag("--rounds", "Times every prompt meets every variant: 1 or more", RUNS)] = 1,
+    temperature: Annotated[float, _flag("--temperature", "0 or more; 0 is greedy", RUNS)] = 0.0,
+    seed: Annotated[int | None, _flag("--seed", "Makes sampled texts comparable", RUNS)] = None,
+    device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
+    dtype: Annotated[str, _flag("--dtype", "auto, float32, bfloat16 or float16, for all models", MODELS)] = "auto",
+    draft_vocabulary: Annotated[
+        int | None, _flag("--draft-vocabulary", "Let the draft model propose only the first N ids", MODELS, "N")
+    ] = None,
+    draft_min_confidence: Annotated[
+        float, _flag("--draft-min-confidence", "End a draft early below this confidence, 0 to 1", MODELS, "P")
+    ] = 0.0,
+    strict: Annotated[bool, _flag("--strict", "Pad every pass to one shape: text equal bit for bit", MODELS)] = False,
+    peers: Annotated[
+        str, _flag("--peers", "none, or some of transformers,assisted,prompt-lookup", RUNS, "LIST")
+    ] = "none",
+    plot: Annotated[Path | None, _flag("--plot", "Write a picture of the speed-ups", OUTPUT, "FILE.png")] = None,
+    output: Annotated[Path | None, _flag("--output", "Write the document to a file too", OUTPUT, "FILE.json")] = None,
+    mirror: Annotated[
+        bool | None,
+        _flag("--mirror/--no-mirror", "Allow missing models to come from the package-index mirror", MODELS),
+    ] = None,
+) -> None:
+    """Compare plain decoding, every drafter at every k, and peers, in interleaved rounds on real workloads.
+
+    The last line of standard output is one JSON document.
+    """
+    settings = Settings(
+        workloads=tuple(dict.fromkeys(workloads or WORKLOADS)),
+        target=target,
+        draft=draft,
+        drafters=_drafters(drafters, draft),
+        k=_lengths(k),
+        max_tokens=max_tokens,
+        prompts=prompts,
+        rounds=rounds,
+        temperature=temperature,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        draft_vocabulary=draft_vocabulary,
+        draft_min_confidence=draft_min_confidence,
+        strict=strict,
+        peers=_items(peers) if peers != "none" else (),
+    )
+    _check(settings, plot, output)
+    tasks = {name: load_workload(name, prompts) for name in settings.workloads}
+    llm, draft_model = _load(settings, mirror)
+    with llm:
+        ids = {name: [llm.encode(task.prompt) for task in of_workload] for name, of_workload in tasks.items()}
+        document = _measure(llm, draft_model, settings, ids, mirror)
+    print_report(document, sys.stdout)
+    text = json.dumps(document, allow_nan=False)
+    print(text, flush=True)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if plot is not None and document["workloads"]:
+        write_plot(document, plot)
+    if document["interrupted"]:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    """The speculation lengths of a list, in order."""
+    need = "whole numbers of at least 1, for example --k 1,2,4 (plain decoding is always measured)"
+    items = _items(text)
+    if not items or not all(item.isdecimal() and int(item) >= 1 for item in items):
+        raise ParameterError("k", f"{text!r} is not allowed", need)
+    return tuple(sorted({int(item) for item in items}))
+
+
+def _drafters(text: str | None, draft: str | None) -> tuple[str, ...]:
+    if text is None:
+        return DRAFTERS if draft is not None else ("lookup",)
+    names = _items(text)
+    unknown = next((name for name in names if name not in DRAFTERS), None)
+    if unknown is not None or not names:
+        raise ParameterError("drafters", f"{unknown or text!r} is not known", f"some of {','.join(DRAFTERS)}")
+    return names
+
+
+def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
+    """Refuse what can be refused before any model is looked at."""
+    whole("max_tokens", settings.max_tokens, 2, None, "a whole number of at least 2: decoding begins after the first")
+    whole("prompts", settings.prompts, 1, None, "a whole number of at least 1")
+    whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
+    SamplingParams(temperature=settings.temperature, seed=settings.seed)
+    check_peers(settings.peers)
+    if "model" in settings.drafters and settings.draft is None:
+        raise ParameterError("drafters", "'model' needs a draft model", "give --draft MODEL, or --drafters lookup")
+    if settings.draft is not None and "model" not in settings.drafters and "assisted" not in settings.peers:
+        raise ParameterError("draft", "would be left unused", "add model to --drafters, or assisted to --peers")
+    for name, path in (("plot", plot), ("output", output)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
+    check_plot(plot)
+
+
+def _load(settings: Settings, mirror: bool | None) -> tuple[LLM, Model | None]:
+    """Target and draft, loaded once; every variant of forerun shares them."""
+    from rich.console import Console
+
+    from forerun.drafting import ModelDrafter
+    from forerun.loading import load
+    from forerun.models.progress import RichProgress
+
+    drafts = "model" in settings.drafters
+    llm = load(
+        settings.target,
+        draft=settings.draft if drafts else None,
+        device=settings.device,
+        dtype=settings.dtype,
+        strict=settings.strict,
+        draft_vocabulary=settings.draft_vocabulary,
+        draft_min_confidence=settings.draft_min_confidence,
+        mirror=mirror,
+        progress=RichProgress(Console(stderr=True)),
+    )
+    drafter = llm.engine.drafter
+    return llm, drafter.model if isinstance(drafter, ModelDrafter) else None
+
+
+def _measure(
+    llm: LLM, draft: Model | None, settings: Settings, prompts: Prompts, mirror: bool | None
+) -> dict[str, Any]:
+    """Load the peers beside forerun, and run the bench."""
+    from forerun.models.pull import resolve
+
+    target_files = resolve(settings.target, mirror=mirror)
+    draft_files = resolve(settings.draft, mirror=mirror) if settings.draft is not None else None
+    dtype = getattr(llm.engine.target, "dtype", None)
+    size = int(getattr(dtype, "itemsize", 4))
+    weights = {"target": bytes_per_pass(target_files.path, target_files.kind, size)}
+    if draft is not None and draft_files is not None:
+        weights["draft"] = bytes_per_pass(draft_files.path, draft_files.kind, size, settings.draft_vocabulary)
+    peers, not_run = load_peers(
+        settings.peers,
+        (target_files.path, target_files.kind),
+        None if draft_files is None else (draft_files.path, draft_files.kind),
+        dtype,
+        llm.engine.target.capabilities.device,
+        settings.temperature,
+    )
+    with _progress() as report:
+        return bench(
+            llm, draft, settings, prompts,
+            weights=weights, peers=peers, not_run=not_run, command=_command(), report=report,
+        )  # fmt: skip
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """Progress on standard error, drawn between measurements only: no thread runs beside them."""
+    if not sys.stderr.isatty():
+        last = [""]
+
+        def tell(what: str, done: int, total: int) -> None:
+            stage = what.partition(":")[0]
+            if stage != last[0]:
+                print(f"{done}/{total} {stage}", file=sys.stderr, flush=True)
+                last[0] = stage
+
+        yield tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as bar:
+        task = bar.add_task("")
+
+        def draw(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, refresh=True)
+
+        yield draw
+
+
+def _command() -> str:
+    return shlex.join(["forerun", *sys.argv[1:]])

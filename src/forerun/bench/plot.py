@@ -1,0 +1,100 @@
+"""The picture: speed-up over plain decoding by k, one panel per workload, peers as level lines.
+
+Colours are Okabe and Ito's, told apart by the colour-blind; markers and dashes tell the lines apart without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forerun.bench.summary import PLAIN
+from forerun.errors import MissingDependencyError, ParameterError
+
+INK = "#333333"
+STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "-"), ("#009E73", "^", "-"))
+PEER_STYLES = (("#CC79A7", "--"), ("#E69F00", "-."), ("#56B4E9", ":"))
+MAX_COLUMNS = 3
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a plot that could not be written, before anything is measured."""
+    if path is None:
+        return
+    if path.suffix.lower() != ".png":
+        raise ParameterError("plot", f"{str(path)!r} is not a .png file", "for example --plot bench.png")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingDependencyError(
+            "--plot needs matplotlib", "it is not installed", 'pip install "forerun[bench]"'
+        ) from None
+
+
+def write_plot(document: Mapping[str, Any], path: Path) -> None:
+    """Draw the document's speed-ups to a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    workloads = document["workloads"]
+    columns = min(len(workloads), MAX_COLUMNS)
+    rows = -(-len(workloads) // columns)
+    figure = Figure(figsize=(1.2 + 3.6 * columns, 1.5 + 3.0 * rows), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    drafters = list(
+        dict.fromkeys(f["drafter"] for figures in workloads.values() for f in figures.values() if f.get("drafter"))
+    )
+    peers = list(dict.fromkeys(n for figures in workloads.values() for n, f in figures.items() if "drafter" not in f))
+    handles: dict[str, Any] = {}
+    for axis, (workload, figures) in zip(axes, workloads.items(), strict=False):
+        handles.update(_panel(axis, figures, drafters, peers))
+        axis.set_title(workload, fontsize=11, color=INK)
+    for axis in axes[len(workloads) :]:
+        axis.set_visible(False)
+    settings, machine = document["settings"], document["hardware"]
+    pair = _short(settings["target"]) + (f" with {_short(settings['draft'])}" if settings["draft"] else "")
+    figure.suptitle(f"Speed over plain decoding, {pair}, {settings['dtype']}", fontsize=12, color=INK)
+    figure.supxlabel("k, draft tokens per round", fontsize=10, color=INK)
+    figure.supylabel("times as fast as forerun plain", fontsize=10, color=INK)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9
+    )
+    note = (
+        f"{machine['cpu']}, {machine['cores']} cores; {document['commit'][:12]}; bars: 95 % of the median over prompts"
+    )
+    figure.text(0.995, 0.002, note, ha="right", va="bottom", fontsize=6, color="#666666")
+    figure.savefig(path, format="png")
+
+
+def _panel(axis: Any, figures: Mapping[str, Any], drafters: list[str], peers: list[str]) -> dict[str, Any]:
+    """Draw one workload; returns legend label -> handle."""
+    handles: dict[str, Any] = {"forerun plain": axis.axhline(1.0, color=INK, linewidth=1.2)}
+    for drafter, (colour, marker, dashes) in zip(drafters, STYLES, strict=False):
+        points = [(f["k"], f["speedup_over"][PLAIN]) for f in figures.values() if f.get("drafter") == drafter]
+        points.sort(key=lambda point: point[0])
+        middle = [ratio["median"] for _, ratio in points]
+        below = [ratio["median"] - ratio["low"] for _, ratio in points]
+        above = [ratio["high"] - ratio["median"] for _, ratio in points]
+        handles[f"forerun, {drafter}"] = axis.errorbar(
+            [k for k, _ in points], middle, yerr=[below, above], color=colour, marker=marker, linestyle=dashes,
+            markersize=5, capsize=2.5, linewidth=1.6, elinewidth=0.9,
+        )  # fmt: skip
+    for peer, (colour, dashes) in zip(peers, PEER_STYLES, strict=False):
+        if peer in figures and PLAIN in figures[peer]["speedup_over"]:
+            level = figures[peer]["speedup_over"][PLAIN]["median"]
+            handles[f"peer: {peer}"] = axis.axhline(level, color=colour, linestyle=dashes, linewidth=1.6)
+    ks = sorted({figure["k"] for figure in figures.values() if figure.get("drafter")})
+    axis.set_xticks(ks)
+    axis.set_ylim(bottom=0.0)
+    axis.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.tick_params(labelsize=9, colors=INK, labelleft=True)
+    return handles
+
+
+def _short(name: str) -> str:
+    return Path(name).stem if name.endswith(".gguf") else name

@@ -1,0 +1,162 @@
+"""One bench from loaded models to one document: variants, rounds, figures, and what they were measured on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from forerun.bench.agreement import find_differences
+from forerun.bench.hardware import commit, hardware, versions
+from forerun.bench.probe import BandwidthProbe, ProbeSummary
+from forerun.bench.rounds import Prompts, Report, run_rounds
+from forerun.bench.summary import PLAIN, best_of, summarise
+from forerun.bench.variants import ForerunVariant, Variant
+from forerun.control.policy import FixedLength
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.errors import InputError, ParameterError
+from forerun.llm import LLM
+from forerun.runtime.base import Model
+
+DRAFTERS = ("model", "lookup")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a run depends on, as it goes into the document."""
+
+    workloads: tuple[str, ...]
+    target: str
+    draft: str | None
+    drafters: tuple[str, ...]
+    k: tuple[int, ...]
+    max_tokens: int
+    prompts: int
+    rounds: int
+    temperature: float
+    seed: int | None
+    device: str
+    dtype: str
+    draft_vocabulary: int | None
+    draft_min_confidence: float
+    strict: bool
+    peers: tuple[str, ...]
+
+    def is_comparable(self, variant: Variant) -> bool:
+        """Whether a variant must write what plain decoding writes: greedy, or forerun with a seed."""
+        return self.temperature == 0 or (self.seed is not None and not variant.is_peer)
+
+
+def own_variants(llm: LLM, draft: Model | None, settings: Settings) -> list[ForerunVariant]:
+    """Plain decoding, and every drafter at every k, over the models that `llm` loaded."""
+    sampling: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
+    engine = llm.engine
+
+    def over(drafter: Drafter | None, k: int) -> LLM:
+        return LLM(
+            engine.target, llm.tokenizer, drafter, FixedLength(k),
+            vocabulary_size=engine.vocabulary_size, eos_ids=tuple(engine.eos_ids),
+        )  # fmt: skip
+
+    variants = [ForerunVariant(PLAIN, over(None, 0), **sampling)]
+    for name in settings.drafters:
+        for k in settings.k:
+            variants.append(
+                ForerunVariant(f"{name} k={k}", over(_drafter(name, draft, settings), k), name, k, **sampling)
+            )
+    return variants
+
+
+def _drafter(name: str, draft: Model | None, settings: Settings) -> Drafter:
+    if name == "lookup":
+        return LookupDrafter()
+    if draft is None:
+        raise ParameterError("drafters", "'model' needs a draft model", "give --draft MODEL, or --drafters lookup")
+    return ModelDrafter(draft, min_confidence=settings.draft_min_confidence)
+
+
+def check_room(prompts: Prompts, num_tokens: int, context_length: int | None) -> None:
+    """Refuse prompts that leave no room for `num_tokens`: every variant must decode equally many."""
+    for workload, of_workload in prompts.items():
+        for index, prompt in enumerate(of_workload):
+            if context_length is not None and len(prompt) + num_tokens > context_length:
+                raise InputError(
+                    f"{num_tokens} tokens do not fit behind prompt {index} of {workload}",
+                    f"it has {len(prompt)} tokens, and the context holds {context_length}",
+                    "lower --max-tokens, or leave this workload out",
+                )
+
+
+def bench(
+    llm: LLM,
+    draft: Model | None,
+    settings: Settings,
+    prompts: Prompts,
+    weights: Mapping[str, int | None] | None = None,
+    peers: Sequence[Variant] = (),
+    not_run: Mapping[str, str] | None = None,
+    command: str = "",
+    probe: BandwidthProbe | None = None,
+    report: Report = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Measure and summarise; the document that `forerun bench` prints as its last line.
+
+    `weights`: bytes that one pass of "target" and "draft" reads, where known. `not_run`: peers that could not be
+    loaded, with the reasons.
+    """
+    target = llm.engine.target
+    check_room(prompts, settings.max_tokens, target.capabilities.context_length)
+    variants: list[Variant] = [*own_variants(llm, draft, settings), *peers]
+    used = probe if probe is not None else BandwidthProbe()
+    curves = {"target": _curve(target), "draft": _curve(draft) if draft is not None else None}
+    try:
+        session = run_rounds(variants, prompts, settings.max_tokens, settings.rounds, used, report)
+    finally:
+        used.close()
+    readings = ProbeSummary.of(session.probes)
+    workloads: dict[str, Any] = {}
+    best: dict[str, Any] = {}
+    for workload in prompts:
+        if not session.of(workload, PLAIN):
+            continue  # interrupted before it began
+        compared = [v.name for v in variants if settings.is_comparable(v)]
+        differences = find_differences(session, workload, PLAIN, compared, target, prompts, llm.engine.vocabulary_size)
+        workloads[workload] = summarise(session, variants, workload, readings, differences)
+        best[workload] = best_of(workloads[workload], variants)
+    return {
+        "command": command,
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "settings": {**asdict(settings), "threads": _threads()},
+        "probe": {**asdict(readings), "readings": len(session.probes), "threads": used.num_threads},
+        "cost_curve": curves,
+        "floor": _floor(weights or {}, readings.median),
+        "prompt_tokens": {name: [len(prompt) for prompt in of_workload] for name, of_workload in prompts.items()},
+        "not_run": {**(not_run or {}), **session.failures},
+        "interrupted": session.interrupted,
+        "workloads": workloads,
+        "best": best,
+    }
+
+
+def _curve(model: Model) -> dict[str, Any]:
+    """t(rows): milliseconds of one pass."""
+    curve = model.cost()
+    return {"context": curve.context, "ms": {str(rows): ms for rows, ms in sorted(curve.milliseconds.items())}}
+
+
+def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:
+    """Milliseconds that reading the weights once takes at the probe's speed: no pass can be faster."""
+    return {
+        name: {"bytes": num_bytes, "ms": num_bytes / gb_s / 1e6} for name, num_bytes in weights.items() if num_bytes
+    }
+
+
+def _threads() -> int | None:
+    """Threads of the torch runtime, if it is loaded."""
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch is not None else None

@@ -1,0 +1,180 @@
+"""From samples to figures: medians, paired ratios with intervals, and how the same text was reached.
+
+A ratio compares two variants on the same prompt in the same round. A prompt's ratio is the median over its rounds;
+the reported one is the median over prompts, with a 95 % percentile bootstrap over prompts (the rounds of one prompt
+are not independent of each other). Best k is chosen and measured on the same runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from forerun.bench.agreement import Difference
+from forerun.bench.probe import ProbeSummary
+from forerun.bench.rounds import Measurement, Session
+from forerun.bench.variants import PARTS, Sample, Variant, combined
+
+PLAIN = "plain"
+NUM_RESAMPLES = 2000
+Metric = Callable[[Sample], float]
+
+
+def ms_per_token(sample: Sample) -> float:
+    """Decoding only."""
+    return sample.ms_per_token
+
+
+def end_to_end_ms_per_token(sample: Sample) -> float:
+    """Reading the prompt included."""
+    return 1e3 / sample.end_to_end_tokens_per_s
+
+
+def median_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
+    """(median, low, high): a 95 % percentile bootstrap of the median; one value is its own interval."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) == 0:
+        raise ValueError("no values to take a median of")
+    picks = np.random.default_rng(seed).integers(0, len(array), (NUM_RESAMPLES, len(array)))
+    low, high = np.quantile(np.median(array[picks], axis=1), (0.025, 0.975))
+    return float(np.median(array)), float(low), float(high)
+
+
+def paired_ratio(
+    baseline: Iterable[Measurement], variant: Iterable[Measurement], metric: Metric = ms_per_token
+) -> dict[str, Any] | None:
+    """How many times faster `variant` is than `baseline` where both ran; None where they never met."""
+    others = {(m.prompt, m.round): metric(m.sample) for m in baseline}
+    by_prompt: dict[int, list[float]] = {}
+    for m in variant:
+        other = others.get((m.prompt, m.round))
+        if other is not None:
+            by_prompt.setdefault(m.prompt, []).append(other / metric(m.sample))
+    if not by_prompt:
+        return None
+    median, low, high = median_interval([float(np.median(ratios)) for ratios in by_prompt.values()])
+    pairs = sum(len(ratios) for ratios in by_prompt.values())
+    return {"median": median, "low": low, "high": high, "prompts": len(by_prompt), "pairs": pairs}
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
+
+
+def _speed(measured: Sequence[Measurement], baselines: Mapping[str, Sequence[Measurement]]) -> dict[str, Any]:
+    """Milliseconds per token, and the speed-up over every baseline that ran beside it."""
+    values = [m.sample.ms_per_token for m in measured]
+    ratios = {name: paired_ratio(of_baseline, measured) for name, of_baseline in baselines.items()}
+    return {
+        "ms_per_token": _median(values),
+        "ms_per_token_range": [min(values), max(values)],
+        "tokens_per_s": 1e3 / _median(values),
+        "speedup_over": {name: ratio for name, ratio in ratios.items() if ratio is not None},
+    }
+
+
+def _by_regime(
+    probe: ProbeSummary, measured: Sequence[Measurement], baselines: Mapping[str, Sequence[Measurement]]
+) -> dict[str, Any]:
+    """The same figures for each state of the memory, over pairs whose two sides were in that state."""
+    regimes: dict[str, Any] = {}
+    for regime in ("slow", "fast") if probe.threshold is not None else ():
+        mine = [m for m in measured if probe.regime(m.probe_gb_s) == regime]
+        theirs = {
+            name: [m for m in of_baseline if probe.regime(m.probe_gb_s) == regime]
+            for name, of_baseline in baselines.items()
+        }
+        if mine:
+            regimes[regime] = {"measurements": len(mine), **_speed(mine, theirs)}
+    return regimes
+
+
+def _speculation(samples: Sequence[Sample]) -> dict[str, Any]:
+    """What drafting came to, and where the time of decoding went; of an engine that only delivers tokens, how many
+    came at a time."""
+    told = [sample.statistics for sample in samples if sample.statistics is not None]
+    if not told:
+        counted = [sample for sample in samples if sample.num_passes]
+        passes = sum(sample.num_passes or 0 for sample in counted)
+        return {"tokens_per_pass": sum(sample.num_decoded for sample in counted) / passes if passes else None}
+    statistics = combined(told)
+    decode_s = sum(sample.decode_s for sample in samples)
+    seconds = {part: getattr(statistics, f"{part}_s") for part in PARTS}
+    seconds["api"] = max(decode_s - sum(seconds.values()), 0.0)  # between engine and user: stream, detokenizer
+    return {
+        "tokens_per_pass": statistics.tokens_per_pass,
+        "acceptance_rate": statistics.acceptance_rate,
+        "acceptance_by_depth": statistics.acceptance_by_depth,
+        "histogram": statistics.histogram,
+        "share": {part: value / decode_s for part, value in seconds.items()},
+        "round_ms": {part: 1e3 * value / statistics.num_rounds for part, value in seconds.items()},
+    }
+
+
+def summarise(
+    session: Session,
+    variants: Sequence[Variant],
+    workload: str,
+    probe: ProbeSummary,
+    differences: Mapping[str, Sequence[Difference]],
+) -> dict[str, Any]:
+    """Every variant's figures on one workload. `differences` has no entry for variants whose texts are not comparable
+    (sampled without a seed)."""
+    measured = {variant.name: session.of(workload, variant.name) for variant in variants}
+    baselines = {v.name: measured[v.name] for v in variants if v.is_peer or v.name == PLAIN}
+    figures: dict[str, Any] = {}
+    for variant in variants:
+        mine = measured[variant.name]
+        if not mine:
+            continue
+        others = {name: of_baseline for name, of_baseline in baselines.items() if name != variant.name}
+        samples = [m.sample for m in mine]
+        plain = session.of(workload, PLAIN)
+        figures[variant.name] = {
+            **session.described[workload, variant.name],
+            **_speed(mine, others),
+            "end_to_end_tokens_per_s": _median(sample.end_to_end_tokens_per_s for sample in samples),
+            "end_to_end_speedup_over_plain": paired_ratio(plain, mine, end_to_end_ms_per_token),
+            "first_token_s": _median(sample.first_s for sample in samples),
+            **_speculation(samples),
+            "text": _text(mine, differences, variant.name),
+            "regimes": _by_regime(probe, mine, others),
+            "runs": len(mine),
+        }
+    return figures
+
+
+def _text(
+    measured: Sequence[Measurement], differences: Mapping[str, Sequence[Difference]], variant: str
+) -> dict[str, Any] | None:
+    if variant not in differences:
+        return None
+    mine, num_prompts = differences[variant], len({m.prompt for m in measured})
+    return {
+        "prompts": num_prompts,
+        "equal_to_plain": num_prompts - len(mine),
+        "differences": [d.to_dict() for d in mine],
+    }
+
+
+def best_of(figures: Mapping[str, Any], variants: Sequence[Variant]) -> dict[str, Any]:
+    """The best k of every drafter and the best variant of all, plain decoding included: it may well win."""
+
+    def speed(name: str) -> float:
+        return 1.0 if name == PLAIN else float(figures[name]["speedup_over"][PLAIN]["median"])
+
+    def entry(name: str, k: int) -> dict[str, Any]:
+        figure = figures[name]
+        return {"variant": name, "k": k, "ms_per_token": figure["ms_per_token"], "speedup_over": figure["speedup_over"]}
+
+    own = [v for v in variants if not v.is_peer and v.name in figures]
+    drafters = dict.fromkeys(v.drafter for v in own if v.drafter is not None)
+    best: dict[str, Any] = {}
+    for drafter in drafters:
+        winner = max((v for v in own if v.drafter == drafter), key=lambda v: speed(v.name))
+        best[drafter] = entry(winner.name, winner.k)
+    overall = max(own, key=lambda v: speed(v.name))
+    best["overall"] = entry(overall.name, overall.k)
+    return best

@@ -1,0 +1,191 @@
+"""`forerun bench`: what it refuses, what it prints, what it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.bench.toys import draft, quick_probe, target
+from typer.testing import CliRunner
+
+from forerun import loading
+from forerun.bench import cli, run
+from forerun.drafting import ModelDrafter
+from forerun.errors import ForerunError, ParameterError
+from forerun.llm import LLM
+from forerun.models import pull
+from forerun.models.store import ModelFiles
+
+
+class ModuloTokenizer:
+    """Every byte is one of the toy's ten first ids."""
+
+    vocabulary_size = 11
+    eos_ids = (10,)
+
+    def encode(self, text: str) -> list[int]:
+        return [byte % 10 for byte in text.encode()][:30]
+
+    def encode_chat(self, messages: Any) -> list[int]:
+        return self.encode(messages[0]["content"])
+
+    def detokenizer(self, **settings: Any) -> ModuloTokenizer:
+        return self
+
+    def add(self, token: int) -> str:
+        return str(token)
+
+    def finish(self) -> str:
+        return ""
+
+
+app = typer.Typer()
+app.command()(cli.bench_command)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The settings that `forerun.load` got; it returns toys."""
+    calls: list[dict[str, Any]] = []
+
+    def load(name: str, **given: Any) -> LLM:
+        calls.append({"target": name, **given})
+        drafter = ModelDrafter(draft()) if given["draft"] is not None else None
+        return LLM(target(), ModuloTokenizer(), drafter)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(pull, "resolve", lambda name, **given: ModelFiles(name, Path(name), "gguf", "local", None))
+    monkeypatch.setattr(cli, "bytes_per_pass", lambda *given: 1_000_000)
+    monkeypatch.setattr(run, "BandwidthProbe", quick_probe)
+    return calls
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def refusal(*arguments: str) -> ForerunError:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, ForerunError), result.output
+    return result.exception
+
+
+def test_the_last_line_is_one_json_document(loaded: list[dict[str, Any]], tmp_path: Path) -> None:
+    output, plot = tmp_path / "bench.json", tmp_path / "bench.png"
+    result = invoke(
+        "chat", "edit", "chat", "--target", "toy", "--draft", "toy-draft", "--k", "2,1,2", "--max-tokens", "8",
+        "--prompts", "2", "--strict", "--dtype", "float32", "--draft-vocabulary", "9", "--draft-min-confidence", "0.2",
+        "--output", str(output), "--plot", str(plot), "--mirror",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.rstrip("\n").split("\n")
+    document = json.loads(lines[-1])
+    assert list(document["workloads"]) == ["chat", "edit"]
+    assert list(document["workloads"]["edit"]) == ["plain", "model k=1", "model k=2", "lookup k=1", "lookup k=2"]
+    assert any(line.startswith("|plain") for line in lines)
+    assert json.loads(output.read_text(encoding="utf-8")) == document
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    (given,) = loaded
+    assert given["target"] == "toy"
+    wanted = {
+        "draft": "toy-draft", "strict": True, "dtype": "float32", "draft_vocabulary": 9, "draft_min_confidence": 0.2,
+        "mirror": True,
+    }  # fmt: skip
+    assert {name: given[name] for name in wanted} == wanted
+
+
+def test_lookup_alone_without_a_draft(loaded: list[dict[str, Any]]) -> None:
+    result = invoke("json", "--target", "toy", "--k", "2", "--max-tokens", "6", "--prompts", "1")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    assert list(document["workloads"]["json"]) == ["plain", "lookup k=2"]
+    assert loaded[0]["draft"] is None
+
+
+def test_peers_that_cannot_be_loaded_are_reported_and_the_bench_goes_on(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = invoke(
+        "chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers", "transformers,assisted"
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    assert "ModuleNotFoundError" in document["not_run"]["transformers"]
+    assert "--draft" in document["not_run"]["assisted"]
+    assert "not run: transformers" in result.stdout
+
+
+def test_a_draft_only_for_the_assisted_peer_is_not_loaded_by_forerun(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = invoke(
+        "chat", "--target", "toy", "--draft", "toy-draft", "--drafters", "lookup", "--k", "1", "--max-tokens", "4",
+        "--prompts", "1", "--peers", "assisted",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert loaded[0]["draft"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("poetry",), "poetry"),
+        (("chat", "--k", "0"), "k: '0'"),
+        (("chat", "--k", "two"), "k: 'two'"),
+        (("chat", "--k", ""), "k: ''"),
+        (("chat", "--max-tokens", "1"), "max_tokens: 1"),
+        (("chat", "--prompts", "0"), "prompts: 0"),
+        (("chat", "--rounds", "0"), "rounds: 0"),
+        (("chat", "--temperature", "-1"), "temperature"),
+        (("chat", "--seed", "-1"), "seed"),
+        (("chat", "--drafters", "model"), "needs a draft model"),
+        (("chat", "--drafters", "oracle"), "oracle"),
+        (("chat", "--drafters", "lookup", "--draft", "d"), "unused"),
+        (("chat", "--peers", "vllm"), "vllm"),
+        (("chat", "--plot", "x.gif"), r"x\.gif"),
+        (("chat", "--output", "/no/such/directory/x.json"), "cannot be written"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_loaded(
+    loaded: list[dict[str, Any]], arguments: tuple[str, ...], message: str
+) -> None:
+    error = refusal("--target", "toy", *arguments)
+    assert isinstance(error, ParameterError)
+    assert re.search(message, str(error)), str(error)
+    assert loaded == []
+
+
+def test_an_interrupted_bench_prints_what_there_is_and_says_so(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [0]
+    real = run.ForerunVariant.generate
+
+    def generate(self: Any, prompt: Any, num_tokens: int) -> Any:
+        calls[0] += 1
+        if calls[0] == 7:
+            raise KeyboardInterrupt
+        return real(self, prompt, num_tokens)
+
+    monkeypatch.setattr(run.ForerunVariant, "generate", generate)
+    result = invoke("chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "3")
+    assert result.exit_code == cli.INTERRUPTED
+    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    assert document["interrupted"]
+    assert document["workloads"]["chat"]["plain"]["runs"] == 2
+
+
+def test_the_command_is_registered_and_its_help_names_the_workloads() -> None:
+    from forerun.cli import app as forerun_app
+
+    result = CliRunner().invoke(forerun_app, ["bench", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    for word in ("humaneval, chat, edit, json, summarise", "--peers", "--plot", "--draft-vocabulary"):
+        assert word in result.output
