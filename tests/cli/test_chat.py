@@ -79,7 +79,7 @@ def test_stats(invoke: Invoke) -> None:
     result = invoke(*GREEDY, "--drafter", "lookup", "--show-drafts", input="/stats\none\ntwo\n/stats\n/help\n")
     assert result.exit_code == 0
     assert "nothing was answered yet" in result.stderr
-    assert "2 answers, 12 tokens" in result.stderr
+    assert "answers  2 (12 tokens)" in result.stderr
     assert "of 4096 tokens" in result.stderr
     assert "token origin" in result.stderr
     assert "/exit ends" in result.stderr

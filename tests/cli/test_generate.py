@@ -229,6 +229,13 @@ def test_compare_runs_the_plain_target_too(invoke: Invoke) -> None:
     assert "the speed of plain decoding; text identical (40 tokens)" in result.stderr
 
 
+def test_compare_on_a_terminal_counts_the_second_run(terminal: type[Terminal]) -> None:
+    one = terminal("generate", "hello", *DRAFTED, "--max-tokens", "12", "--compare")
+    assert one.wait() == 0
+    assert "\rthe same without a draft: 12 tokens\n" in one.seen
+    assert one.seen.count("text identical (12 tokens)") == 1
+
+
 def test_compare_in_json(invoke: Invoke) -> None:
     args = ("hello", "--target", "toy", "--drafter", "lookup", "--max-tokens", "40", "--compare", "--json")
     seeded = json.loads(invoke("generate", *args, "--seed", "3").stdout)

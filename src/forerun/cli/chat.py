@@ -152,7 +152,7 @@ class Session:
         total = sum(result.usage.completion_tokens for result in self.results)
         context_length = self.llm.engine.target.capabilities.context_length
         limit = "" if context_length is None else f" of {context_length}"
-        print_rows([("session", f"{len(self.results)} answers, {total} tokens"), ("context", f"{used}{limit} tokens")])
+        print_rows([("answers", f"{len(self.results)} ({total} tokens)"), ("context", f"{used}{limit} tokens")])
 
     def _comment(self, result: Result, interrupted: bool) -> None:
         from forerun.cli.render import one_line

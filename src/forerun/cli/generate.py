@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from forerun.cli.compare import Comparison
     from forerun.cli.play import Played
     from forerun.llm import LLM
+    from forerun.result import Piece
 
 OUTPUT = "Output"
 
@@ -99,7 +101,7 @@ def _check(settings: dict[str, Any], params: dict[str, Any], compare: bool) -> N
 
 def _print_text(llm: LLM, request: Any, params: dict[str, Any], show_drafts: bool, compare: bool) -> int:
     from forerun.cli.play import play
-    from forerun.cli.render import TextOutput, print_comparison, print_summary
+    from forerun.cli.render import CountOutput, TextOutput, print_comparison, print_summary
 
     output = TextOutput(sys.stdout, show_drafts)
     try:
@@ -116,8 +118,9 @@ def _print_text(llm: LLM, request: Any, params: dict[str, Any], show_drafts: boo
         say("interrupted" + ", so not compared" * compare)
         return INTERRUPTED
     if compare:
-        say("now the same without a draft ...")
-        plain, comparison = _compare(llm, request, params, played)
+        counter = CountOutput("the same without a draft")
+        plain, comparison = _compare(llm, request, params, played, counter.show)
+        counter.end()
         if comparison is None:
             return _explain(plain)
         print_comparison(comparison)
@@ -142,11 +145,13 @@ def _print_document(llm: LLM, request: Any, params: dict[str, Any], show_drafts:
     return code
 
 
-def _compare(llm: LLM, request: Any, params: dict[str, Any], played: Played) -> tuple[Played, Comparison | None]:
+def _compare(
+    llm: LLM, request: Any, params: dict[str, Any], played: Played, show: Callable[[Piece], None] = lambda piece: None
+) -> tuple[Played, Comparison | None]:
     """The plain run, and the comparison if it came to its end."""
     from forerun.cli.compare import Comparison, play_plain
 
-    plain = play_plain(llm, request, params, lambda piece: None)
+    plain = play_plain(llm, request, params, show)
     if plain.interrupted or plain.error is not None:
         return plain, None
     return plain, Comparison.of(played.result, plain.result, params)

@@ -44,11 +44,12 @@ class Root(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             raise typer.Exit(report(error)) from error
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*self.commands, *_lazy]  # in the order they were registered, not by letter
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update(_lazy)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _lazy.get(cmd_name) or super().get_command(ctx, cmd_name)
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)  # in the order they were registered, not by letter
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
@@ -76,17 +77,30 @@ class Commanded(TyperCommand):
 
 
 class Lazy(TyperCommand):
-    """A command whose module is imported when it runs or its own help is asked for, not for `forerun --help`."""
+    """A command whose module is imported when it runs or is asked for its options, not for `forerun --help`."""
 
     def __init__(self, name: str, help: str, home: str) -> None:
+        self._home = home
         super().__init__(name, help=help)
-        self.home = home
+
+    def load(self) -> Any:
+        """The real command."""
+        module, _, function = self._home.partition(":")
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        alone.command(self.name, cls=Commanded)(getattr(importlib.import_module(module), function))
+        return typer.main.get_command(alone)
+
+    @property
+    def params(self) -> Any:
+        """The real command's parameters: what documents a command reads them."""
+        return self.load().params
+
+    @params.setter
+    def params(self, value: Any) -> None:
+        """The base class sets an empty list first."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        module, _, function = self.home.partition(":")
-        alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        alone.command(self.name)(getattr(importlib.import_module(module), function))
-        return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
 def add_lazy(name: str, help: str, home: str) -> None:

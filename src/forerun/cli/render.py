@@ -69,6 +69,31 @@ class TextOutput:
         self._owes_line_end = False
 
 
+class CountOutput:
+    """Shows on one line of a terminal how many tokens there are: for a run whose text nobody needs twice.
+
+    A line that is rewritten per token, and no spinner: a thread that draws would slow what is being timed.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label, self._num_tokens = label, 0
+        self._is_terminal = sys.stderr.isatty()
+        if not self._is_terminal:
+            say(f"{label} ...")
+
+    def show(self, piece: Piece) -> None:
+        """Count one piece."""
+        self._num_tokens += piece.token is not None
+        if self._is_terminal:
+            sys.stderr.write(f"\r{self._label}: {self._num_tokens} tokens")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line as it stands."""
+        if self._is_terminal and self._num_tokens:
+            say("")
+
+
 def print_summary(result: Result, legend: TextOutput | None = None) -> None:
     """The closing table; `legend` (where tokens were coloured) adds how many tokens came from where."""
     print_rows([*_rows(result), *([_legend(result, legend.has_colours)] if legend is not None else [])])
