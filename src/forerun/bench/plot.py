@@ -53,18 +53,18 @@ def write_plot(document: Mapping[str, Any], path: Path) -> None:
         axis.set_title(workload, fontsize=11, color=INK)
     for axis in axes[len(workloads) :]:
         axis.set_visible(False)
+    axes[0].set_ylim(bottom=0.0)  # shared by all panels, so only once every line is drawn
     settings, machine = document["settings"], document["hardware"]
     pair = _short(settings["target"]) + (f" with {_short(settings['draft'])}" if settings["draft"] else "")
-    figure.suptitle(f"Speed over plain decoding, {pair}, {settings['dtype']}", fontsize=12, color=INK)
-    figure.supxlabel("k, draft tokens per round", fontsize=10, color=INK)
-    figure.supylabel("times as fast as forerun plain", fontsize=10, color=INK)
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9
-    )
+        handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 2 * columns),
+        frameon=False, fontsize=9, title=f"{pair}, {settings['dtype']}", title_fontsize=11,
+    )  # fmt: skip
     note = (
         f"{machine['cpu']}, {machine['cores']} cores; {document['commit'][:12]}; bars: 95 % of the median over prompts"
     )
-    figure.text(0.995, 0.002, note, ha="right", va="bottom", fontsize=6, color="#666666")
+    figure.supxlabel(f"k, draft tokens per round\n{note}", fontsize=8, color=INK)
+    figure.supylabel("decoding speed, forerun plain = 1", fontsize=10, color=INK)
     figure.savefig(path, format="png")
 
 
@@ -87,7 +87,6 @@ def _panel(axis: Any, figures: Mapping[str, Any], drafters: list[str], peers: li
             handles[f"peer: {peer}"] = axis.axhline(level, color=colour, linestyle=dashes, linewidth=1.6)
     ks = sorted({figure["k"] for figure in figures.values() if figure.get("drafter")})
     axis.set_xticks(ks)
-    axis.set_ylim(bottom=0.0)
     axis.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)
     for side in ("top", "right"):

@@ -63,7 +63,8 @@ def head(document: Mapping[str, Any]) -> Iterator[str]:
     for name, curve in document["cost_curve"].items():
         if curve is not None:
             costs = "  ".join(f"{rows}: {ms:.1f}" for rows, ms in curve["ms"].items())
-            yield f"t(rows)   {name}, ms per pass at {curve['context']} cached tokens: {costs}"
+            speed = f"at {curve['probe_gb_s']:.1f} GB/s"
+            yield f"t(rows)   {name}, ms per pass at {curve['context']} cached tokens, {speed}: {costs}"
     for name, floor in document["floor"].items():
         yield f"floor     {name}: {floor['bytes'] / 1e9:.2f} GB of weights a pass, {floor['ms']:.1f} ms at this speed"
 
@@ -81,8 +82,8 @@ def title(document: Mapping[str, Any], workload: str) -> str:
 
 def row(name: str, figure: Mapping[str, Any], peers: list[str]) -> list[str]:
     """One variant's line of the table."""
-    over, end_to_end, share = figure["speedup_over"], figure["end_to_end_speedup_over_plain"], figure.get("share")
-    text = figure["text"]
+    over, share, text = figure["speedup_over"], figure.get("share"), figure["text"]
+    end_to_end = figure["end_to_end_speedup_over"].get(PLAIN)
     return [
         name,
         f"{figure['ms_per_token']:.1f}",
@@ -103,11 +104,11 @@ def remarks(document: Mapping[str, Any], workload: str) -> Iterator[str]:
     figures, best = document["workloads"][workload], document["best"][workload]
     for drafter, winner in best.items():
         if drafter != "overall":
-            yield f"best k for {drafter}: {winner['k']} ({_interval(winner['speedup_over'][PLAIN])} over plain)"
+            yield f"best k for {drafter}: {winner['k']}. {_against(winner)}"
     overall = best["overall"]["variant"]
     spent = ", ".join(f"{part} {ms:.2f}" for part, ms in figures[overall]["round_ms"].items())
     loser = "; no drafter beats plain decoding here" if overall == PLAIN else ""
-    yield f"fastest: {overall}{loser}. ms per round: {spent}"
+    yield f"fastest: {overall}{loser}. ms per round: {spent}{_least(document, figures[overall])}"
     for regime in ("slow", "fast"):
         parts = [(name, f["regimes"][regime]) for name, f in figures.items() if regime in f["regimes"]]
         if parts:
@@ -141,6 +142,22 @@ def _baselines(figures: Mapping[str, Any]) -> list[str]:
 
 def _interval(ratio: Mapping[str, Any] | None) -> str:
     return "-" if ratio is None else f"{ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})"
+
+
+def _against(winner: Mapping[str, Any]) -> str:
+    """The ratios over every baseline: of decoding with its interval, and of the whole request."""
+    parts = (f"{_interval(ratio)} over {name}" for name, ratio in winner["speedup_over"].items())
+    whole = (f"{ratio['median']:.2f}x over {name}" for name, ratio in winner["end_to_end_speedup_over"].items())
+    return f"decoding {', '.join(parts)}; end to end {', '.join(whole)}"
+
+
+def _least(document: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
+    """What reading the weights alone takes in such a round, where that is known."""
+    floor = document["floor"]
+    if "target" not in floor or (figure["drafter"] == "model" and "draft" not in floor):
+        return ""
+    draft_ms = figure["k"] * floor["draft"]["ms"] if figure["drafter"] == "model" else 0.0
+    return f"; reading the weights alone takes {draft_ms + floor['target']['ms']:.1f}"
 
 
 def _setting(setting: Mapping[str, Any]) -> str:

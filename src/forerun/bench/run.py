@@ -110,7 +110,7 @@ def bench(
     check_room(prompts, settings.max_tokens, target.capabilities.context_length)
     variants: list[Variant] = [*own_variants(llm, draft, settings), *peers]
     used = probe if probe is not None else BandwidthProbe()
-    curves = {"target": _curve(target), "draft": _curve(draft) if draft is not None else None}
+    curves = {"target": _curve(target, used), "draft": _curve(draft, used) if draft is not None else None}
     try:
         session = run_rounds(variants, prompts, settings.max_tokens, settings.rounds, used, report)
     finally:
@@ -131,7 +131,12 @@ def bench(
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "versions": versions(),
-        "settings": {**asdict(settings), "threads": _threads()},
+        "settings": {
+            **asdict(settings),
+            "dtype": str(getattr(target, "dtype", settings.dtype)).removeprefix("torch."),
+            "device": target.capabilities.device,
+            "threads": _threads(),
+        },
         "probe": {**asdict(readings), "readings": len(session.probes), "threads": used.num_threads},
         "cost_curve": curves,
         "floor": _floor(weights or {}, readings.median),
@@ -143,10 +148,15 @@ def bench(
     }
 
 
-def _curve(model: Model) -> dict[str, Any]:
-    """t(rows): milliseconds of one pass."""
+def _curve(model: Model, probe: BandwidthProbe) -> dict[str, Any]:
+    """t(rows): milliseconds of one pass, and the memory's speed around its measurement."""
+    before = probe.measure()
     curve = model.cost()
-    return {"context": curve.context, "ms": {str(rows): ms for rows, ms in sorted(curve.milliseconds.items())}}
+    return {
+        "context": curve.context,
+        "ms": {str(rows): ms for rows, ms in sorted(curve.milliseconds.items())},
+        "probe_gb_s": (before + probe.measure()) / 2,
+    }
 
 
 def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:

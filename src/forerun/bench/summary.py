@@ -63,15 +63,21 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(list(values)))
 
 
+def _ratios(
+    baselines: Mapping[str, Sequence[Measurement]], measured: Sequence[Measurement], metric: Metric
+) -> dict[str, Any]:
+    ratios = {name: paired_ratio(of_baseline, measured, metric) for name, of_baseline in baselines.items()}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
 def _speed(measured: Sequence[Measurement], baselines: Mapping[str, Sequence[Measurement]]) -> dict[str, Any]:
     """Milliseconds per token, and the speed-up over every baseline that ran beside it."""
     values = [m.sample.ms_per_token for m in measured]
-    ratios = {name: paired_ratio(of_baseline, measured) for name, of_baseline in baselines.items()}
     return {
         "ms_per_token": _median(values),
         "ms_per_token_range": [min(values), max(values)],
         "tokens_per_s": 1e3 / _median(values),
-        "speedup_over": {name: ratio for name, ratio in ratios.items() if ratio is not None},
+        "speedup_over": _ratios(baselines, measured, ms_per_token),
     }
 
 
@@ -131,12 +137,11 @@ def summarise(
             continue
         others = {name: of_baseline for name, of_baseline in baselines.items() if name != variant.name}
         samples = [m.sample for m in mine]
-        plain = session.of(workload, PLAIN)
         figures[variant.name] = {
             **session.described[workload, variant.name],
             **_speed(mine, others),
             "end_to_end_tokens_per_s": _median(sample.end_to_end_tokens_per_s for sample in samples),
-            "end_to_end_speedup_over_plain": paired_ratio(plain, mine, end_to_end_ms_per_token),
+            "end_to_end_speedup_over": _ratios(others, mine, end_to_end_ms_per_token),
             "first_token_s": _median(sample.first_s for sample in samples),
             **_speculation(samples),
             "text": _text(mine, differences, variant.name),
@@ -166,8 +171,8 @@ def best_of(figures: Mapping[str, Any], variants: Sequence[Variant]) -> dict[str
         return 1.0 if name == PLAIN else float(figures[name]["speedup_over"][PLAIN]["median"])
 
     def entry(name: str, k: int) -> dict[str, Any]:
-        figure = figures[name]
-        return {"variant": name, "k": k, "ms_per_token": figure["ms_per_token"], "speedup_over": figure["speedup_over"]}
+        taken = ("ms_per_token", "speedup_over", "end_to_end_speedup_over")
+        return {"variant": name, "k": k, **{key: figures[name][key] for key in taken}}
 
     own = [v for v in variants if not v.is_peer and v.name in figures]
     drafters = dict.fromkeys(v.drafter for v in own if v.drafter is not None)
