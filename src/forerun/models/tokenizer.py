@@ -142,11 +142,12 @@ class Tokenizer:
     def _ids(self, text: str, may_have_control: bool = True) -> list[int]:
         """The ids of a text and nothing around it."""
         try:
-            ids: list[int] = self.parts.backend.encode(text, add_special_tokens=False).ids
-        except (UnicodeEncodeError, TypeError) as error:  # half a surrogate pair is no character
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:  # half a surrogate pair is no character
             raise PromptError(
                 f"the text is not valid Unicode: {error}", "", "decode it with errors='replace'"
             ) from error
+        ids: list[int] = self.parts.backend.encode(text, add_special_tokens=False).ids
         if not may_have_control and not self.parts.control_ids.isdisjoint(ids):
             raise PromptError(
                 "a control token's text cannot be kept apart from the token itself in this vocabulary",
