@@ -267,6 +267,7 @@ HOSTILE = {
     "join by map": MEGA + "{{ [range(99999)] | map('join', a) | list }}",
     "many copies": MEGA + "{{ ([a] * 99999) | map('upper') | list | length }}",
     "many slices": MEGA + "{% for i in range(99999) %}{% set b = a[1:] %}{% endfor %}",
+    "many concatenations": MEGA + "{% for i in range(99999) %}{% set b = a ~ 'b' %}{% endfor %}",
     "center": "{{ 'x'.center(10000000000) }}",
     "center filter": "{{ 'x' | center(10000000000) }}",
     "zfill": "{{ 'x'.zfill(10000000000) }}",
@@ -290,6 +291,13 @@ HOSTILE = {
 def test_hostile_templates_end_with_a_clear_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_sandbox, "MAX_STEPS", 20_000)
     with pytest.raises(PromptError, match=r"the chat template fails on these messages: .*raw completion"):
+        ChatTemplate(HOSTILE[name], {}).render(USER)
+
+
+@pytest.mark.parametrize("name", ["many copies", "many slices", "many concatenations"])
+def test_values_made_on_the_way_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_sandbox, "MAX_WORK", 1 << 24)
+    with pytest.raises(PromptError, match="makes more than 16,777,216 characters on the way"):
         ChatTemplate(HOSTILE[name], {}).render(USER)
 
 

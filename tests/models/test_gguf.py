@@ -195,6 +195,7 @@ STRING = struct.pack("<IQ", 8, 1) + b"x"
         (header([("a", struct.pack("<IIQ", 9, 9, 1))]), "nested type 9"),
         (header([("a", struct.pack("<IIQ", 9, 8, 1 << 40))]), "says it has"),
         (header([("a", struct.pack("<IIQ", 9, 8, 1 << 20))]) + bytes(4096), "past the end"),
+        (header([("a", struct.pack("<IIQQ", 9, 8, 1, 1 << 40))]), "past the end"),
         (header([("a", struct.pack("<IIQ", 9, 6, 1 << 20))]), "bytes and 0 are left"),
         (header([("a", struct.pack("<IQ", 8, 1 << 62))]), "are left"),
         (header([("a", struct.pack("<IQ", 8, 2) + b"\xff\xfe")]), "not UTF-8"),

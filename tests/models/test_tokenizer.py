@@ -127,6 +127,15 @@ def test_the_fixture_covers_the_whole_table_and_tells_rules_apart() -> None:
     assert len({group["digests"] for group in PRE["groups"]}) == len(PRE["groups"]) >= 15
 
 
+def test_pieces_that_are_tokens_are_taken_whole_where_the_rule_says_so(make: Make) -> None:
+    """llama-bpe and tekken have tokens that their merges do not lead to."""
+    few = {"tokenizer.ggml.merges": byte_level(600)[2][:1], "tokenizer.ggml.add_bos_token": False}
+    whole, merged = (make(metadata={**few, "tokenizer.ggml.pre": name}) for name in ("llama-bpe", "qwen2"))
+    assert whole.tokens[414] == "Ġpeople"
+    assert whole.encode(" people") == [414]
+    assert len(merged.encode(" people")) == 7
+
+
 # -- special tokens ----------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +165,21 @@ def test_guarded_text_never_yields_control_tokens_and_survives(bpe: Tokenizer, p
     ids = bpe.encode(text, parse_special=False)
     assert bpe.parts.control_ids.isdisjoint(ids)
     assert bpe.decode(ids) == text
+
+
+def test_merges_never_lead_to_a_control_token(make: Make) -> None:
+    tokens, marks, _ = sentencepiece(600)
+    metadata = {"tokenizer.ggml.tokens": [*tokens[:598], "</", "s>"], "tokenizer.ggml.token_type": marks}
+    tokenizer = make(kind="llama", metadata=metadata)
+    ids = tokenizer.encode("</s>", add_special=False, parse_special=False)
+    assert ids[-2:] == [598, 599]
+    assert tokenizer.encode("</s>", add_special=False)[-1] == 2
+
+
+def test_the_tokens_of_phi_3_swallow_white_space_after_them(make: Make) -> None:
+    phi, other = make(metadata={"general.name": "Phi-3 Mini"}), make()
+    assert phi.encode("a<|im_end|> \n b") == [*other.encode("a<|im_end|>"), *other.encode("b")]
+    assert phi.encode("a<|endoftext|> b") == other.encode("a<|endoftext|> b")
 
 
 def test_bos_comes_once_and_only_if_the_file_says_so(make: Make) -> None:

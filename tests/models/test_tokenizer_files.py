@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,10 @@ def test_a_built_tokenizer_is_kept_and_a_damaged_one_built_again(
         assert load_tokenizer(path).encode("the people") == first.encode("the people")
         assert kept.read_text() == text
     assert [item.name for item in kept.parent.iterdir()] == [kept.name]  # no leftovers
+    before = path.stat()
     write_tiny_gguf(path, swap=[(300, 301)])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     with open_gguf(path) as file:
         assert cache_path(file) != kept
 

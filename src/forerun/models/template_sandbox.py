@@ -6,7 +6,7 @@ against a budget and a deadline, everything printed (also into `set` blocks and 
 budget, and every operation that can make a value much larger than its inputs is checked before it runs.
 
 What is counted is written into the syntax tree before it is compiled: a call at the head of each loop and macro body,
-and one around each piece of constant text. Constant folding is off, so nothing runs outside the budget.
+and one around constant text, slices and concatenations. Constant folding is off, so nothing runs outside the budget.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 MAX_SECONDS = 5.0
 MAX_STEPS = 1_000_000
@@ -193,16 +194,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Compile `source` with the counting calls in it. Raises TemplateSyntaxError or BudgetError."""
         if sum(1 for _ in islice(self.lex(source), MAX_SYNTAX + 1)) > MAX_SYNTAX:
             raise BudgetError(f"it has more than {MAX_SYNTAX:,} pieces of syntax")
-        tree = self.parse(source)
-        bodies: list[Any] = list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)))
-        for node in bodies:
-            node.body.insert(0, nodes.ExprStmt(_call("count_step"), lineno=node.lineno))
-        for output in list(tree.find_all(nodes.Output)):
-            output.nodes = [_constant(one) for one in output.nodes]
-        for concat in list(tree.find_all(nodes.Concat)):
-            concat.nodes = [_call("checked", one) for one in concat.nodes]
-        tree.set_environment(self)
-        return self.from_string(tree)
+        return self.from_string(_Counting().visit(self.parse(source)).set_environment(self))
 
     def count_step(self) -> None:
         """Called at the head of loop and macro bodies; `call` has counted already."""
@@ -214,6 +206,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def checked(self, value: Any) -> Any:
         """An operand of `~`."""
         measure(value)
+        return value
+
+    def made(self, value: Any) -> Any:
+        """A value that no other hook sees being made; `call` charges for what it returns."""
         return value
 
     def call(__self, __context: Any, __callable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -257,11 +253,6 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             _check_size(left.bit_length() * abs(right), MAX_BITS)
         return _made(super().call_binop(context, operator, left, right))
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        """Slices are copies."""
-        found = super().getitem(obj, argument)
-        return _made(found) if isinstance(argument, slice) else found
-
 
 @jinja2.pass_context
 def _finalize(context: Any, value: Any) -> Any:
@@ -290,9 +281,27 @@ def _guarded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     return checked
 
 
+class _Counting(NodeTransformer):
+    """Puts calls of the environment's counting methods into a syntax tree."""
+
+    def visit_For(self, node: Any) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_call("count_step"), lineno=node.lineno))
+        return node
+
+    visit_Macro = visit_CallBlock = visit_For
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Expr:
+        return _call("text", nodes.Const(node.data))
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+        self.generic_visit(node)
+        return _call("made", nodes.Concat([_call("checked", one) for one in node.nodes]))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _call("made", node) if isinstance(node.arg, nodes.Slice) else node
+
+
 def _call(name: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
-
-
-def _constant(node: nodes.Expr) -> nodes.Expr:
-    return _call("text", nodes.Const(node.data)) if isinstance(node, nodes.TemplateData) else node
