@@ -27,6 +27,9 @@ def write_probe(path: Path, pre_tokenizer: str) -> Path:
     for one in wholes:
         for other in wholes:
             made.setdefault(one + other, (one, other))
+    for one in [pair for pair in made if pair.startswith("'")]:  # a contraction, and what may go on after it
+        for other in wholes:
+            made.setdefault(one + other, (one, other))
     tokens = [*alphabet, *made, "<|end|>"]
     keys = {
         "tokenizer.ggml.pre": pre_tokenizer,

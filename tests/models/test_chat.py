@@ -301,6 +301,10 @@ def test_values_made_on_the_way_add_up(name: str, monkeypatch: pytest.MonkeyPatc
         ChatTemplate(HOSTILE[name], {}).render(USER)
 
 
+def test_text_from_nowhere_is_not_served() -> None:
+    assert ChatTemplate("{{ lipsum is defined }}", {}).render(USER) == "False"
+
+
 def test_the_deadline_holds_whatever_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.0)
     with pytest.raises(PromptError, match="longer than 0 seconds"):

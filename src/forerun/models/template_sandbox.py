@@ -204,12 +204,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def checked(self, value: Any) -> Any:
-        """An operand of `~`."""
+        """An operand of `~`; `call` charges for it, and so for its part of the result."""
         measure(value)
         return value
 
     def made(self, value: Any) -> Any:
-        """A value that no other hook sees being made; `call` charges for what it returns."""
+        """A slice; `call` charges for it."""
         return value
 
     def call(__self, __context: Any, __callable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,8 @@ class _Counting(NodeTransformer):
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
-        return _call("made", nodes.Concat([_call("checked", one) for one in node.nodes]))
+        node.nodes = [_call("checked", one) for one in node.nodes]
+        return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
         self.generic_visit(node)
