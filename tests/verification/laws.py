@@ -1,0 +1,168 @@
+"""Tools of the ladder's first level: exact laws through the real engine, and what they must equal.
+
+`reference_probs` is a second, plain-Python statement of the sampling order; it shares no code with the package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from forerun.control import FixedLength
+from forerun.drafting import Drafter, ModelDrafter
+from forerun.engine import Engine
+from forerun.runtime.toy import ToyModel, joint_law
+from forerun.sampling import SamplingParams
+from forerun.verification.enumerate import Chooser, enumerating, outcomes
+
+TOLERANCE = 1e-12
+Text = tuple[int, ...]
+Law = Mapping[Any, float]
+
+
+def reference_probs(
+    logits: Sequence[float], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> list[float]:
+    """Processed probabilities of one row, from the definitions: temperature, top-k, top-p, min-p, in this order."""
+    largest = max(logits)
+    if temperature == 0:
+        best = list(logits).index(largest)
+        return [1.0 if i == best else 0.0 for i in range(len(logits))]
+    weights = [math.exp((logit - largest) / temperature) for logit in logits]
+    if top_k > 0:
+        smallest_kept = sorted(logits, reverse=True)[min(top_k, len(logits)) - 1]
+        weights = [w if logit >= smallest_kept else 0.0 for w, logit in zip(weights, logits, strict=True)]
+    probs = normalised(weights)
+    likely_first = sorted(range(len(probs)), key=lambda i: (-probs[i], i))
+    for place, i in enumerate(likely_first):
+        if place and math.fsum(probs[j] for j in likely_first[:place]) >= top_p:
+            weights[i] = 0.0
+    probs = normalised(weights)
+    return normalised([p if p >= min_p * max(probs) else 0.0 for p in probs])
+
+
+def normalised(weights: Sequence[float]) -> list[float]:
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def to_logits(weights: Any) -> np.ndarray:
+    """Logits whose softmax is proportional to the weights; weight 0 is minus infinity."""
+    with np.errstate(divide="ignore"):
+        return np.log(np.asarray(weights, dtype=np.float64))
+
+
+def model(weights: Any) -> ToyModel:
+    """A table model from weights [vocab] * order + [vocab]."""
+    return ToyModel.from_table(to_logits(weights))
+
+
+def target_law(weights: Any, prompt: Sequence[int], num_tokens: int, **params: Any) -> dict[Text, float]:
+    """The law that plain sampling from the target has, by the chain rule on the reference's rows."""
+    logits, order = to_logits(weights), np.ndim(weights) - 1
+
+    def next_probs(tokens: Text) -> np.ndarray:
+        last = ((0,) * order + tokens)[len(tokens) :] if order else ()
+        return np.asarray(reference_probs(logits[last].tolist(), **params))
+
+    return joint_law(next_probs, prompt, num_tokens)
+
+
+def product_law(*laws: Mapping[Text, float]) -> dict[tuple[Text, ...], float]:
+    """The joint law of independent texts."""
+    return {
+        tuple(texts): math.prod(law[text] for law, text in zip(laws, texts, strict=True)) for texts in product(*laws)
+    }
+
+
+Request = tuple[Sequence[int], Mapping[str, Any]]
+"""(prompt, sampling parameters)"""
+
+
+def engine_law(
+    target: Any,
+    make_drafter: Callable[[], Drafter],
+    k: int,
+    requests: Sequence[Request],
+    *,
+    kind: Any = "sampled",
+    wrap_noise: Callable[[Any], Any] = lambda factory: factory,
+    on_end: Callable[[Engine, list[Any]], None] = lambda engine, sequences: None,
+    **settings: Any,
+) -> dict[Any, float]:
+    """The exact law of the texts that the real engine commits to `requests`, all in one batch.
+
+    One request gives a law of texts, several a law of tuples of texts. `target` is a table of weights.
+    """
+
+    def run(chooser: Chooser) -> Any:
+        policy = FixedLength(k)
+        factory = wrap_noise(enumerating(chooser, kind))
+        engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
+        sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]
+        while not engine.is_idle:
+            engine.step()
+        on_end(engine, sequences)
+        texts = tuple(tuple(sequence.tokens[sequence.prompt_length :]) for sequence in sequences)
+        return texts if len(texts) > 1 else texts[0]
+
+    return outcomes(run)
+
+
+def draft_with(weights: Any) -> Callable[[], Drafter]:
+    """A maker of model drafters on a table of weights."""
+    return lambda: ModelDrafter(model(weights))
+
+
+def violations(law: Law, expected: Law, tolerance: float = TOLERANCE) -> list[str]:
+    """Why `law` is not `expected`: a probability that differs, mass on something impossible, a total that is not 1."""
+    found = [
+        f"{outcome}: {law.get(outcome, 0.0):.15g} instead of {expected.get(outcome, 0.0):.15g}"
+        for outcome in {*law, *expected}
+        if abs(law.get(outcome, 0.0) - expected.get(outcome, 0.0)) > tolerance
+    ]
+    found += [f"{outcome} is impossible and happens" for outcome in law if expected.get(outcome, 0.0) == 0.0]
+    total = math.fsum(law.values())
+    return found + ([f"the law sums to {total:.15g}"] if abs(total - 1.0) > tolerance else [])
+
+
+def total_variation(law: Law, expected: Law) -> float:
+    return 0.5 * math.fsum(abs(law.get(o, 0.0) - expected.get(o, 0.0)) for o in {*law, *expected})
+
+
+# -- Hypothesis: rows and tables with zeros, equal rows and disjoint supports ------------------------------------------
+
+
+def rows(size: int) -> st.SearchStrategy[list[int]]:
+    """Weights of one row: small whole numbers, zeros included, not all zero."""
+    return st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
+
+
+def tables(size: int, order: int = 1) -> st.SearchStrategy[Any]:
+    """A table of weights [size] * order + [size]."""
+    strategy: st.SearchStrategy[Any] = rows(size)
+    for _ in range(order):
+        strategy = st.lists(strategy, min_size=size, max_size=size)
+    return strategy
+
+
+@st.composite
+def pairs(draw: Any, size: int, order: int = 1) -> tuple[Any, Any]:
+    """(target table, draft table): unrelated, equal, or without a common token in any row."""
+    target = np.array(draw(tables(size, order)))
+    relation = draw(st.sampled_from(["unrelated", "unrelated", "equal", "disjoint"]))
+    if relation == "equal":
+        draft = target.copy()
+    else:
+        draft = np.array(draw(tables(size, order)))
+    if relation == "disjoint":
+        cut = draw(st.integers(1, size - 1))
+        target[..., cut:], draft[..., :cut] = 0, 0
+        target[target.sum(-1) == 0, 0] = 1
+        draft[draft.sum(-1) == 0, cut] = 1
+    return target.tolist(), draft.tolist()
