@@ -76,6 +76,9 @@ def config_of(file: GGUFFile) -> Any:
     family = FAMILIES[arch]
     if "token_embd.weight" not in file.tensors:
         raise FileFormatError(f"{file.path} has no token embedding", "token_embd.weight is missing")
+    num_layers, blocks = _number(file, "block_count"), {n.split(".")[1] for n in file.tensors if n.startswith("blk.")}
+    if len(blocks) != num_layers:
+        raise FileFormatError(f"{file.path} contradicts itself", f"block_count is {num_layers}, blocks: {len(blocks)}")
     vocab_size, hidden_size = file.tensors["token_embd.weight"].shape
     num_heads = _number(file, "attention.head_count")
     head_size = _number(file, "attention.key_length", hidden_size // max(num_heads, 1))
@@ -86,7 +89,7 @@ def config_of(file: GGUFFile) -> Any:
         "vocab_size": vocab_size,
         "hidden_size": _number(file, "embedding_length"),
         "intermediate_size": _number(file, "feed_forward_length"),
-        "num_hidden_layers": _number(file, "block_count"),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": _number(file, "attention.head_count_kv", num_heads),
         "head_dim": head_size,

@@ -86,20 +86,18 @@ def pack_linears(model: nn.Module) -> int:
     Subclasses and layers with hooks keep their own forward. A weight that something else also uses (a tied
     embedding) stays there as it is.
     """
-    packed: dict[int, PackedLinear] = {}
+    packed: dict[nn.Module, PackedLinear] = {}
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if id(child) in packed:
-                setattr(parent, name, packed[id(child)])
-            elif _is_plain(child):
-                packed[id(child)] = new = PackedLinear(child.weight, child.bias)
-                packed[id(new)] = new
-                setattr(parent, name, new)
+        for name, child in list(parent._modules.items()):
+            if child not in packed and _is_plain(child):
+                packed[child] = PackedLinear(child.weight, child.bias)
                 child.weight = None
-    return len({id(module) for module in packed.values()})
+            if child in packed:
+                setattr(parent, name, packed[child])
+    return len(packed)
 
 
-def _is_plain(module: nn.Module) -> bool:
+def _is_plain(module: Any) -> bool:
     if type(module) is not nn.Linear or module.weight.device.type != "cpu":
         return False
     return can_pack(module.weight.dtype) and not (module._forward_hooks or module._forward_pre_hooks)

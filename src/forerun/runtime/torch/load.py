@@ -144,6 +144,7 @@ def choose_dtype(dtype: str, stored: torch.dtype | None, device: torch.device) -
 
 def _hollow(model_class: type[Any], config: Any) -> Any:
     """The model on the meta device, set up for a probe. In bfloat16, which every kernel's shape function knows."""
+    register()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:

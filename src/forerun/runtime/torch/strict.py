@@ -47,11 +47,12 @@ class Rowwise(nn.Module):  # type: ignore[misc]
 def make_rowwise(model: nn.Module) -> None:
     """Wrap every activation function of `model`, in place."""
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):
             if _is_activation(child):
                 setattr(parent, name, Rowwise(child))
 
 
-def _is_activation(module: nn.Module) -> bool:
+def _is_activation(module: nn.Module | None) -> bool:
     home = type(module).__module__
-    return home in ("transformers.activations", "torch.nn.modules.activation") and not any(module.parameters())
+    known = home in ("transformers.activations", "torch.nn.modules.activation")
+    return known and module is not None and not any(True for _ in module.parameters())
