@@ -147,6 +147,22 @@ def test_statistics_since_a_snapshot_and_summed() -> None:
     assert both.target_s == 6.0
 
 
+def test_where_the_time_goes_is_the_median_over_runs() -> None:
+    plain = Scripted(PLAIN, is_peer=False)
+    session = Session(probes=[30.0])
+    for prompt, scale in enumerate((1.0, 1.0, 50.0)):
+        statistics = Statistics(num_emitted=20, draft_s=0.3 * scale, target_s=0.6 * scale, verify_s=0.05, host_s=0.05)
+        statistics.rounds[1, 1] = 10
+        one = replace(sample(100.0 * scale), statistics=statistics)
+        session.measurements.append(Measurement("chat", prompt, 0, PLAIN, one, 30.0))
+    figure = summarise(described(session, plain), [plain], "chat", ONE_REGIME, {})[PLAIN]
+    assert figure["round_ms"] == pytest.approx(
+        {"draft": 30.0, "target": 60.0, "verify": 5.0, "host": 5.0, "api": 0.0}, abs=1e-6
+    )
+    assert figure["share"]["target"] == pytest.approx(0.6)
+    assert figure["tokens_per_pass"] == 2.0
+
+
 def test_first_difference() -> None:
     assert first_difference([1, 2, 3], [1, 2, 3]) is None
     assert first_difference([1, 2, 3], [1, 2]) is None
