@@ -84,6 +84,15 @@ Request = tuple[Sequence[int], Mapping[str, Any]]
 """(prompt, sampling parameters)"""
 
 
+def finish(engine: Engine, max_steps: int = 1_000) -> None:
+    """Step until idle; an engine that stands still fails instead of hanging."""
+    for _ in range(max_steps):
+        if engine.is_idle:
+            return
+        engine.step()
+    raise AssertionError(f"not idle after {max_steps} steps")
+
+
 def engine_law(
     target: Any,
     make_drafter: Callable[[], Drafter],
@@ -105,8 +114,7 @@ def engine_law(
         factory = wrap_noise(enumerating(chooser, kind))
         engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
         sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]
-        while not engine.is_idle:
-            engine.step()
+        finish(engine)
         on_end(engine, sequences)
         texts = tuple(tuple(sequence.tokens[sequence.prompt_length :]) for sequence in sequences)
         return texts if len(texts) > 1 else texts[0]

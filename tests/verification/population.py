@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import chi2
-from tests.verification.laws import target_law
+from tests.verification.laws import finish, target_law
 
 from forerun.control import FixedLength
 from forerun.engine import Engine
@@ -183,8 +183,7 @@ def sample(
         factory = wrap_noise(lambda params, seed, choice, committed: TWINS[twin](walk, committed))
         engine = Engine(target(), make_drafter(), policy, make_noise=factory, **settings)
         sequence = engine.add(prompt, SamplingParams(**params))
-        while not engine.is_idle:
-            engine.step()
+        finish(engine)
         return tuple(sequence.tokens[len(prompt) :]), tuple(policy.rounds)
 
     return population.divide(run)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.verification.laws import (
     draft_with,
     engine_law,
+    finish,
     model,
     pairs,
     product_law,
@@ -32,6 +33,7 @@ from forerun.engine import Engine, Scheduler
 from forerun.randomness import Purpose, inverse_cdf
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import Distribution, SamplingParams
+from forerun.types import Plan
 from forerun.verification import RULES
 from forerun.verification.enumerate import Chooser, outcomes
 
@@ -127,8 +129,7 @@ def test_drafts_that_share_the_targets_noise_leave_its_law(target: Any, draft: A
             make_noise=lambda params, seed, choice, committed: _SharedNoise(chooser, numbers, committed, 4),
         )  # fmt: skip
         sequence = engine.add([1], SamplingParams(max_tokens=4))
-        while not engine.is_idle:
-            engine.step()
+        finish(engine)
         return tuple(sequence.tokens[1:])
 
     assert not violations(outcomes(run), target_law(target, [1], 4))
@@ -300,6 +301,48 @@ def test_a_draft_model_that_fails_after_some_tokens_bends_nothing(rule: str, pai
 
     law = engine_law(target, make_drafter, k, [([1], {"max_tokens": k + 1})], rules=RULES[rule])
     assert not violations(law, target_law(target, [1], k + 1))
+
+
+class _Pausing(FixedLength):
+    """Drafts in every third round only, so that the draft's cache falls behind a text that took another turn."""
+
+    num_rounds = 0
+
+    def plan(self, sequences: Any, load: Any) -> list[Plan]:
+        self.num_rounds += 1
+        return super().plan(sequences, load) if self.num_rounds % 3 == 0 else [Plan(0) for _ in sequences]
+
+
+class _CheckedDrafter(ModelDrafter):
+    """Compares every row of q with the draft model's own, processed by the reference."""
+
+    num_checked = 0
+
+    def propose(self, sequences: Any, shapes: Any) -> Any:
+        drafts = super().propose(sequences, shapes)
+        for sequence, draft in zip(sequences, drafts, strict=True):
+            for node, q in enumerate(draft.rows or ()):
+                logits = self.model.logits([*sequence.tokens, *draft.tokens[:node]])  # type: ignore[attr-defined]
+                params = sequence.params
+                expected = reference_probs(
+                    logits.tolist(), params.temperature, params.top_k, params.top_p, params.min_p
+                )
+                np.testing.assert_allclose(q.probs, expected, rtol=1e-12, atol=1e-15)
+                self.num_checked += 1
+        return drafts
+
+
+@pytest.mark.parametrize("policy", [FixedLength, _Pausing])
+@pytest.mark.parametrize("name", ["none", *FILTERS])
+def test_q_is_the_draft_models_own_row_after_what_is_committed(name: str, policy: Any) -> None:
+    """A draft cache that kept a rejected token would still be exact, only a worse draft: no law can show it."""
+    drafter = _CheckedDrafter(ToyModel.random(6, order=3, seed=1))
+    engine = Engine(ToyModel.random(6, order=2, seed=2), drafter, policy(4))
+    params = FILTERS.get(name, {})
+    made = [engine.add([i, 5 - i], SamplingParams(max_tokens=40, **params)) for i in range(3)]
+    finish(engine)
+    assert drafter.num_checked > 50
+    assert any(accepted < k for sequence in made for k, accepted in sequence.statistics.rounds)
 
 
 def test_the_reference_itself_on_a_row_worked_by_hand() -> None:

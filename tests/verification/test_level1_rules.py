@@ -312,12 +312,12 @@ def test_a_sampled_draft_needs_its_rows_of_q(rule: str) -> None:
         RULES[rule](p, impossible, noise)
 
 
-def test_rounding_never_makes_a_residual_out_of_equal_rows() -> None:
-    """Where less than 1e-12 is left after subtracting, p itself is drawn from, not amplified rounding noise."""
-    p = np.array([0.1, 0.2, 0.7])
-    q = p + np.array([1e-16, -1e-16, 0.0])
-    rows_p = [Distribution.explicit(p)] * 2
-    for rule in RULES.values():
-        probe = _Probe(0)
-        rule(rows_p, Draft((0,), "sampled", (Distribution.explicit(q),)), probe)  # type: ignore[arg-type]
-        assert probe.drawn_from == pytest.approx(p.tolist(), abs=1e-15)
+@pytest.mark.parametrize("rule", RULES)
+def test_where_the_residual_is_rounding_p_itself_is_drawn_from(rule: str) -> None:
+    """Less than 1e-12 is left after subtracting: neither amplified rounding noise, nor q with a token p excludes."""
+    p, q = np.array([0.3, 0.7, 0.0]), np.array([0.3 - 1e-15, 0.7 - 1e-15, 2e-15])
+    draft = Draft((2,), "sampled", (Distribution.explicit(q),))
+    probe = _Probe(0)
+    RULES[rule]([Distribution.explicit(p)] * 2, draft, probe)  # type: ignore[arg-type]
+    assert probe.passes == [0.0]
+    assert probe.drawn_from == pytest.approx([0.3, 0.7, 0.0], abs=0)

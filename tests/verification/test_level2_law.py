@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.verification.laws import draft_with, model, target_law
+from tests.verification.laws import draft_with, finish, model, target_law
 from tests.verification.population import (
     Population,
     derive_keys,
@@ -83,8 +83,7 @@ def one_text(name: str, seed: int, choice: int = 0) -> tuple[int, ...]:
     twin, make_drafter, rule, params = CASES[name]
     engine = Engine(model(TARGET), make_drafter(), FixedLength(K), rules=RULES[rule], make_noise=real_noise(twin, seed))
     sequence = engine.add(PROMPT, SamplingParams(max_tokens=NUM_TOKENS, **params), choice=choice)
-    while not engine.is_idle:
-        engine.step()
+    finish(engine)
     return tuple(sequence.tokens[len(PROMPT) :])
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.verification.laws import finish
 
 from forerun.control import FixedLength
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, NoDrafter
@@ -48,8 +49,7 @@ def plain(prompt: tuple[int, ...], **params: Any) -> tuple[tuple[int, ...], str 
     """(text, finish reason) of one request alone, without speculation."""
     engine = Engine(target())
     sequence = engine.add(prompt, SamplingParams(**{"max_tokens": NUM_TOKENS, **params}))
-    while not engine.is_idle:
-        engine.step()
+    finish(engine)
     return tuple(sequence.tokens[len(prompt) :]), sequence.finish_reason
 
 
@@ -73,8 +73,7 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
 def together(engine: Engine, requests: Sequence[tuple[tuple[int, ...], dict[str, Any]]]) -> list[Any]:
     """All requests in one engine: [(text, finish reason)]."""
     made = [engine.add(prompt, SamplingParams(**{"max_tokens": NUM_TOKENS, **params})) for prompt, params in requests]
-    while not engine.is_idle:
-        engine.step()
+    finish(engine)
     return [(tuple(sequence.tokens[sequence.prompt_length :]), sequence.finish_reason) for sequence in made]
 
 
@@ -93,8 +92,7 @@ def test_speculation_happens_where_texts_are_compared(drafter: str) -> None:
     params = REQUESTS["seeded"]
     engine = Engine(target(), DRAFTERS[drafter](**params), FixedLength(4))
     made = [engine.add(prompt, SamplingParams(max_tokens=NUM_TOKENS, **params)) for prompt in PROMPTS]
-    while not engine.is_idle:
-        engine.step()
+    finish(engine)
     assert sum(sequence.statistics.num_accepted for sequence in made) >= 8
     if drafter != "oracle":
         assert any(s.statistics.num_accepted < s.statistics.num_proposed for s in made)
@@ -144,6 +142,7 @@ def test_order_batch_chunks_rules_and_cancelled_neighbours_change_nothing(worklo
                 engine.cancel(neighbour.sequence_id)
         engine.step()
         num_steps += 1
+        assert num_steps < 2_000
     for i, (prompt, params) in enumerate(requests):
         got = tuple(made[i].tokens[len(prompt) :]), made[i].finish_reason
         assert got == plain(prompt, **{**params, "stop_token_ids": params.get("stop_token_ids", ())})
@@ -156,8 +155,7 @@ def test_seeds_and_choices_tell_texts_apart() -> None:
     engine = Engine(target(), ModelDrafter(draft()), FixedLength(3))
     made = [engine.add(prompt, SamplingParams(max_tokens=NUM_TOKENS, seed=5), choice=choice) for choice in range(6)]
     unseeded = [engine.add(prompt, SamplingParams(max_tokens=NUM_TOKENS)) for _ in range(6)]
-    while not engine.is_idle:
-        engine.step()
+    finish(engine)
     assert tuple(made[0].tokens[len(prompt) :]) == plain(prompt, seed=5)[0]
     assert len({tuple(sequence.tokens) for sequence in [*made, *unseeded]}) == 12
 

@@ -306,6 +306,8 @@ def test_greedy_begins_where_it_is_said_to() -> None:
     assert SamplingParams(temperature=0).is_greedy
     assert SamplingParams(temperature=GREEDY_BELOW / 2).is_greedy
     assert not SamplingParams(temperature=GREEDY_BELOW).is_greedy
+    # A temperature that is merely small still shares the mass among exact ties.
+    np.testing.assert_allclose(processed(np.array([2.0, 1.0, 2.0]), temperature=1e-4), [0.5, 0.0, 0.5])
 
 
 # -- cases.md C12 ------------------------------------------------------------------------------------------------------

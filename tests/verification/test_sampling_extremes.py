@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.verification.laws import finish
 
 from forerun.control import FixedLength
 from forerun.drafting import LookupDrafter, ModelDrafter
@@ -130,11 +131,9 @@ def test_the_engine_writes_full_texts_under_every_combination_and_stays_alive(na
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = [engine.add([1, 1], SamplingParams(max_tokens=5, **parameters(values))) for values in combinations]
-        while not engine.is_idle:
-            engine.step()
+        finish(engine)
         normal = engine.add([1], SamplingParams(max_tokens=5))
-        while not engine.is_idle:
-            engine.step()
+        finish(engine)
     assert {(len(sequence.tokens), sequence.finish_reason) for sequence in made} == {(7, "length")}
     assert (len(normal.tokens), normal.finish_reason) == (6, "length")
     greedy = {
