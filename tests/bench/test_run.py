@@ -250,3 +250,15 @@ def test_bytes_of_a_pass(
     arrays = {name: np.zeros(shape, dtype=np.float16) for name, shape in tensors.items()}
     save_file(arrays, tmp_path / "model.safetensors")
     assert bytes_per_pass(tmp_path, "transformers", 2, head_rows) == expected
+
+
+def test_an_interruption_before_anything_was_measured_still_gives_a_document() -> None:
+    class Interrupting(Scripted):
+        def prepare(self, prompts, num_tokens):  # type: ignore[no-untyped-def]
+            raise KeyboardInterrupt
+
+    document = run([Interrupting("transformers")], rounds=1)
+    assert document["interrupted"]
+    assert document["workloads"] == document["best"] == {}
+    assert "interrupted" in printed(document)
+    json.dumps(document, allow_nan=False)
