@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
@@ -48,7 +48,7 @@ class LLM:
         self.tokenizer = tokenizer
         self.engine = Engine(target, drafter, policy, **engine_settings)
         self._lock = threading.RLock()
-        self._outbox: defaultdict[int, deque[Delta]] = defaultdict(deque)
+        self._outbox: dict[int, deque[tuple[Delta, float]]] = {}  # open streams: what was committed, and when
         self._is_closed = False
 
     # -- generation -------------------------------------------------------------------------------------------------
@@ -95,12 +95,15 @@ class LLM:
         raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {_shown(prompt)}")
 
     def close(self) -> None:
-        """Cancel what is running and let go of the models. Further calls are refused."""
+        """Cancel what is running and let go of the models (`engine` is gone). Further calls are refused."""
         with self._lock:
+            if self._is_closed:
+                return
             for sequence in [*self.engine.scheduler.running, *self.engine.scheduler.waiting]:
                 self.engine.cancel(sequence.sequence_id)
             self._is_closed = True
             self._outbox.clear()
+            del self.engine
 
     def __enter__(self) -> LLM:
         return self
@@ -113,8 +116,7 @@ class LLM:
     # -- plumbing ---------------------------------------------------------------------------------------------------
 
     def _stream(self, prompt: Prompt, params: SamplingParams) -> Stream:
-        if self._is_closed:
-            raise ForerunError("this LLM was closed", "", "load it again")
+        self._check_open()
         started = perf_counter()
         tokens = self.encode(prompt)
         detokenizer = None
@@ -122,27 +124,39 @@ class LLM:
             # A completion goes on from its prompt, so its first space counts; a chat answer begins a text of its own.
             detokenizer = self.tokenizer.detokenizer(continues=not _is_chat(prompt))
         with self._lock:
-            return Stream(self, self.engine.add(tokens, params), detokenizer, started)
+            self._check_open()
+            sequence = self.engine.add(tokens, params)
+            self._outbox[sequence.sequence_id] = deque()
+            return Stream(self, sequence, detokenizer, started)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ForerunError("this LLM was closed", "", "load it again")
 
     def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
             raise PromptError("this model has no tokenizer", "text cannot be encoded", "give token ids")
         return self.tokenizer
 
-    def _next_delta(self, sequence_id: int) -> Delta:
-        """The next delta of a sequence, stepping the engine (for everybody) while there is none."""
+    def _next_delta(self, sequence_id: int) -> tuple[Delta, float]:
+        """The next delta of a sequence and when it was committed (`perf_counter`), stepping the engine (for
+        everybody) while there is none. "cancelled" once another thread has closed the stream or the LLM."""
         while True:
             with self._lock:
-                if self._outbox[sequence_id]:
-                    return self._outbox[sequence_id].popleft()
-                if self._is_closed:
-                    return Delta(sequence_id, (), (), "cancelled")
-                for delta in self.engine.step():
-                    self._outbox[delta.sequence_id].append(delta)
+                box = self._outbox.get(sequence_id)
+                if box:
+                    return box.popleft()
+                if box is None or self.engine.is_idle:
+                    return Delta(sequence_id, (), (), "cancelled"), perf_counter()
+                deltas, now = self.engine.step(), perf_counter()
+                for delta in deltas:
+                    if delta.sequence_id in self._outbox:
+                        self._outbox[delta.sequence_id].append((delta, now))
 
     def _end(self, sequence_id: int) -> None:
         with self._lock:
-            self.engine.cancel(sequence_id)
+            if not self._is_closed:
+                self.engine.cancel(sequence_id)
             self._outbox.pop(sequence_id, None)
 
 
@@ -160,6 +174,7 @@ class Stream(Iterator[Piece]):
         self._num_first = 0
         self._reason: Any = None
         self._error: Exception | None = None
+        self._lock = threading.Lock()  # `close` may come from another thread than the one that iterates
 
     def __iter__(self) -> Stream:
         return self
@@ -170,7 +185,7 @@ class Stream(Iterator[Piece]):
                 raise self._error
             if self._reason is not None:
                 raise StopIteration
-            self._take(self._llm._next_delta(self._sequence.sequence_id))
+            self._take(*self._llm._next_delta(self._sequence.sequence_id))
         return self._pieces.popleft()
 
     def drain(self) -> Result:
@@ -183,10 +198,11 @@ class Stream(Iterator[Piece]):
         return self.result
 
     def close(self) -> None:
-        """Cancel what is left; `result` keeps what there is."""
+        """Cancel what is left; `result` keeps what there is. Any thread may call it."""
         self._llm._end(self._sequence.sequence_id)
-        if self._reason is None:
-            self._close_text("cancelled")
+        with self._lock:
+            if self._reason is None:
+                self._close_text("cancelled")
 
     @property
     def result(self) -> Result:
@@ -203,20 +219,24 @@ class Stream(Iterator[Piece]):
             self._sequence.statistics,
         )
 
-    def _take(self, delta: Delta) -> None:
-        self._last_s = perf_counter() - self._started
-        if delta.tokens and not self._tokens:
-            self._first_s, self._num_first = self._last_s, len(delta.tokens)
-        for token, origin in zip(delta.tokens, delta.origins, strict=True):
-            text = self._detokenizer.add(token) if self._detokenizer is not None else ""
-            self._tokens.append(token)
-            self._origins.append(origin)
-            self._texts.append(text)
-            self._pieces.append(Piece(text, token, origin))
-        if delta.finish_reason is not None:
+    def _take(self, delta: Delta, when: float) -> None:
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._last_s = when - self._started
+            if delta.tokens and not self._tokens:
+                self._first_s, self._num_first = self._last_s, len(delta.tokens)
+            for token, origin in zip(delta.tokens, delta.origins, strict=True):
+                text = self._detokenizer.add(token) if self._detokenizer is not None else ""
+                self._tokens.append(token)
+                self._origins.append(origin)
+                self._texts.append(text)
+                self._pieces.append(Piece(text, token, origin))
+            if delta.finish_reason is None:
+                return
             self._error = delta.error
             self._close_text(delta.finish_reason)
-            self._llm._end(self._sequence.sequence_id)
+        self._llm._end(self._sequence.sequence_id)
 
     def _close_text(self, reason: Any) -> None:
         self._reason = reason

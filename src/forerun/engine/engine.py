@@ -53,7 +53,8 @@ class Engine:
         self.rules, self.make_noise = rules, make_noise
         self._ids = count()
         self._sequences: dict[int, Sequence] = {}
-        self._ended: list[Delta] = []  # requests that needed no pass
+        # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
+        self._unreported: list[Delta] = []
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class Engine:
         )  # fmt: skip
         if params.max_tokens == 0:
             sequence.finish_reason = "length"
-            self._ended.append(Delta(sequence.sequence_id, (), (), "length"))
+            self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))
             return sequence
         self._sequences[sequence.sequence_id] = sequence
         self.scheduler.add(sequence)
@@ -94,8 +95,8 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is running or waiting."""
-        return not self._sequences and not self._ended
+        """Whether nothing is running, waiting or still to be reported."""
+        return not self._sequences and not self._unreported
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -189,20 +190,18 @@ class Engine:
     def _commit(
         self, parts: list[Slice], drafts: list[Draft], verdicts: list[Verdict | Exception | None]
     ) -> list[Delta]:
-        deltas, self._ended = self._ended, []
         rounds = []
         for part, draft, verdict in zip(parts, drafts, verdicts, strict=True):
             if isinstance(verdict, Verdict):
-                delta, finished = self._append(part.sequence, draft, verdict)
-                deltas.append(delta)
-                rounds.append(finished)
+                rounds.append(self._append(part.sequence, draft, verdict))
             elif verdict is not None:
+                self._unreported.append(Delta(part.sequence.sequence_id, (), (), "error", verdict))
                 self._finish(part.sequence, "error")
-                deltas.append(Delta(part.sequence.sequence_id, (), (), "error", verdict))
         self.policy.update(rounds)
+        deltas, self._unreported = self._unreported, []
         return deltas
 
-    def _append(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> tuple[Delta, Round]:
+    def _append(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> Round:
         """Commit what plain decoding would have committed: up to the first stop id, and no further than the limit."""
         num_proposed = len(draft.tokens)
         own: Origin = (
@@ -228,9 +227,10 @@ class Engine:
                 tokens, origins = tokens[:-1], origins[:-1]
         elif len(sequence.tokens) >= sequence.limit:
             reason = "length"
+        self._unreported.append(Delta(sequence.sequence_id, tuple(tokens), tuple(origins), reason))
         if reason is not None:
             self._finish(sequence, reason)
-        return Delta(sequence.sequence_id, tuple(tokens), tuple(origins), reason), finished
+        return finished
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason

@@ -1,0 +1,98 @@
+"""Streams of one LLM: closed from elsewhere, timed when committed, and nothing lost by a step that fails."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+from forerun.control import FixedLength
+from forerun.errors import ForerunError
+from forerun.llm import LLM
+from forerun.runtime.toy import ToyModel
+from forerun.types import Round
+
+
+def model() -> ToyModel:
+    return ToyModel.random(12, order=2, seed=4, spread=2.0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_closing_from_another_thread_ends_the_iteration(whole: bool) -> None:
+    llm = LLM(model())
+    stream = llm.stream([1], seed=1, max_tokens=10**7)
+    started, pieces = threading.Event(), []
+
+    def iterate() -> None:
+        for piece in stream:
+            pieces.append(piece)
+            started.set()
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    assert started.wait(60)
+    (llm if whole else stream).close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [piece.finish_reason for piece in pieces if piece.token is None] == ["cancelled"]
+    assert stream.result.finish_reason == "cancelled"
+    assert stream.result.tokens == tuple(piece.token for piece in pieces[:-1])
+    assert not llm._outbox
+
+
+def test_a_batch_is_timed_by_when_tokens_were_committed_not_by_when_they_were_read() -> None:
+    usages = [result.usage for result in LLM(model()).generate([[1], [2], [3]], seed=1, max_tokens=50)]
+    # All three were in the same passes; the later ones were only added a little later.
+    firsts = [usage.time_to_first_token_s for usage in usages]
+    assert firsts == sorted(firsts, reverse=True)
+    assert [usage.tokens_per_s for usage in usages] == pytest.approx([usages[0].tokens_per_s] * 3)
+
+
+def test_a_stream_closed_before_it_was_read_leaves_nothing() -> None:
+    llm = LLM(model())
+    llm.stream([1], max_tokens=0).close()
+    llm.generate([1], max_tokens=3)
+    assert not llm._outbox
+    assert llm.engine.is_idle
+
+
+class FailsOnce(FixedLength):
+    """A policy with a bug that shows after a round was committed."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(0)
+        self.left = at
+
+    def update(self, rounds: list[Round]) -> None:  # type: ignore[override]
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("a bug in this policy")
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_what_a_failing_step_had_committed_is_handed_out_by_the_next(at: int) -> None:
+    expected = LLM(model()).generate([1], seed=3, max_tokens=4).tokens
+    stream = LLM(model(), policy=FailsOnce(at)).stream([1], seed=3, max_tokens=4)
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(stream)
+    list(stream)
+    assert stream.result.tokens == expected
+    assert stream.result.finish_reason == "length"
+
+
+def test_a_closed_llm_lets_go_of_its_models() -> None:
+    target = model()
+    gone = weakref.ref(target)
+    llm = LLM(target)
+    stream = llm.stream([1], max_tokens=4)
+    next(stream)
+    llm.close()
+    llm.close()
+    stream.close()
+    del target
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(ForerunError, match="closed"):
+        llm.generate([1], max_tokens=1)
