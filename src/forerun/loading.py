@@ -57,9 +57,15 @@ def load(
     for name, value in (("draft_context", draft_context), ("draft_vocabulary", draft_vocabulary)):
         if value is not None:
             whole(name, value, 1, None, "a whole number of at least 1")
-            if kind != "model":
-                raise ParameterError(name, "needs a draft model", "give draft=NAME")
     real("draft_min_confidence", draft_min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
+    of_draft = {
+        "draft_context": draft_context,
+        "draft_vocabulary": draft_vocabulary,
+        "draft_min_confidence": draft_min_confidence or None,
+    }
+    unused = [name for name, value in of_draft.items() if value is not None and kind != "model"]
+    if unused:
+        raise ParameterError(unused[0], "needs a draft model", "give draft=NAME")
     if context_length is not None:
         whole("context_length", context_length, 2, None, "a whole number of at least 2")
     scheduler = Scheduler(max_sequences)
