@@ -49,6 +49,7 @@ class LLM:
         self.engine = Engine(target, drafter, policy, **engine_settings)
         self._lock = threading.RLock()
         self._outbox: dict[int, deque[tuple[Delta, float]]] = {}  # open streams: what was committed, and when
+        self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._is_closed = False
 
     # -- generation -------------------------------------------------------------------------------------------------
@@ -143,6 +144,8 @@ class LLM:
         everybody) while there is none. "cancelled" once another thread has closed the stream or the LLM."""
         while True:
             with self._lock:
+                while self._dropped:
+                    self._end(self._dropped.popleft())
                 box = self._outbox.get(sequence_id)
                 if box:
                     return box.popleft()
@@ -203,6 +206,10 @@ class Stream(Iterator[Piece]):
         with self._lock:
             if self._reason is None:
                 self._close_text("cancelled")
+
+    def __del__(self) -> None:
+        # Left by `break` and forgotten. Only noted here: this may run in the middle of a step, in any thread.
+        self._llm._dropped.append(self._sequence.sequence_id)
 
     @property
     def result(self) -> Result:

@@ -58,6 +58,18 @@ def test_a_stream_closed_before_it_was_read_leaves_nothing() -> None:
     assert llm.engine.is_idle
 
 
+def test_a_stream_left_and_forgotten_is_not_decoded_on() -> None:
+    target = model()
+    llm = LLM(target)
+    for _ in llm.stream([1], seed=1, max_tokens=500):
+        break
+    gc.collect()
+    fed = target.num_fed
+    llm.generate([1], seed=2, max_tokens=20)
+    assert target.num_fed == fed + 20
+    assert (target.num_sequences, llm._outbox) == (0, {})
+
+
 class FailsOnce(FixedLength):
     """A policy with a bug that shows after a round was committed."""
 
