@@ -66,7 +66,7 @@ class Loading(_Group):
         float | None,
         _flag(
             "--draft-min-confidence",
-            "End a draft early where the draft model's likeliest token has less than P: 0 to 1 (default: 0.0)",
+            "End a draft early once the product of its tokens' top probabilities is below P: 0 to 1 (default: 0.0)",
             DRAFTING,
             "P",
         ),
