@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
 from forerun.types import Draft, Plan, Round
+from forerun.verification import RULES
 
 
 def model(seed: int = 4, size: int = 12) -> ToyModel:
@@ -50,6 +53,29 @@ def test_a_row_without_a_finite_best_fails_its_own_request_only(value: float, pa
     assert (long.finish_reason, short.finish_reason) == ("error", "length")
     assert 5 + 3 >= len(long.tokens) >= 7  # what was fine is kept
     assert engine.target.num_sequences == 0
+
+
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_a_broken_row_behind_a_rejected_draft_token_harms_nobody(rules: Mapping) -> None:
+    """Plain decoding would never see the row after a token of probability 0; no rule may fail because of it."""
+    row = np.array([0.0, 0.0, -np.inf])
+    target = ToyModel(lambda tokens: np.full(3, np.nan) if 2 in tokens else row, 3)
+    drafter = ModelDrafter(ToyModel(lambda tokens: np.array([-9.0, -9.0, 9.0]), 3))
+    sequence, tokens = complete(target, [0, 0], drafter, 3, {"rules": rules}, max_tokens=50)
+    assert (len(tokens), sequence.finish_reason) == (50, "length")
+    assert sequence.statistics.num_proposed > 0
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"seed": 1}, {}])
+def test_a_draft_id_that_cannot_be_fed_back_ends_the_draft(params: dict) -> None:
+    draft = model(seed=4)
+    draft.capabilities = dataclasses.replace(draft.capabilities, num_embeddings=11)
+    sequence, tokens = complete(model(), [1, 2], ModelDrafter(draft), 4, max_tokens=60, **params)
+    assert len(tokens) == 60
+    assert max(tokens) == 11  # it comes, and is proposed at most as the last of a draft
+    assert sequence.statistics.num_proposed > 0
+    if params:
+        assert tokens == complete(model(), [1, 2], max_tokens=60, **params)[1]
 
 
 def test_generate_reports_the_failed_prompt_and_keeps_the_other_results() -> None:

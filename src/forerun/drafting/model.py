@@ -68,7 +68,7 @@ class ModelDrafter:
                     continue
                 rows[i].append(q)
             node += 1
-            active = [i for i in active if node < shapes[i] and confidences[i] >= self.min_confidence]
+            active = [i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i])]
         return [
             Draft(tuple(drafted), sequence.noise.kind, tuple(q) if sequence.noise.kind == "sampled" else None)
             for sequence, drafted, q in zip(sequences, tokens, rows, strict=True)
@@ -81,6 +81,10 @@ class ModelDrafter:
         self._broken.discard(sequence_id)
         if self._fed.pop(sequence_id, None) is not None:
             self.model.free(sequence_id)
+
+    def _goes_on(self, token: int, confidence: float) -> bool:
+        """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
+        return token < self.model.capabilities.num_inputs and confidence >= self.min_confidence
 
     def _fitting(self, sequence: SequenceView, shape: int) -> int:
         """The longest draft up to `shape` that the draft model can serve (a draft's last token is never fed)."""

@@ -76,9 +76,16 @@ class Engine:
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         seed = params.seed if params.seed is not None else fresh_seed()
         sequence = Sequence(
-            next(self._ids), [int(token) for token in prompt], len(prompt), params, self.vocabulary_size, seed, choice,
-            min(limits), stop_ids,
-        )  # fmt: skip
+            sequence_id=next(self._ids),
+            tokens=[int(token) for token in prompt],
+            prompt_length=len(prompt),
+            params=params,
+            vocabulary_size=self.vocabulary_size,
+            seed=seed,
+            choice=int(choice),
+            limit=min(limits),
+            stop_ids=stop_ids,
+        )
         if params.max_tokens == 0:
             sequence.finish_reason = "length"
             self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forerun.arrays import namespace
+from forerun.errors import NumericalError
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
@@ -21,10 +22,13 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     r[i] = sum_v max(P[i] p_{i+1}(v) - q_{i+1}(v), 0);  h[i] = r[i] / (r[i] + 1 - P[i]) for 0 < i < k (1 where both
     vanish);  h[k] = P[k]. Then the next token comes from p_{k+1} if all were accepted, else from
     normalise(max(P[n] p_{n+1} - q_{n+1}, 0)).
+
+    A row that holds NaN ends the draft before it, as if no more had been drafted: the request fails only if what is
+    committed leads to that row, as it would in plain decoding.
     """
-    k = len(draft.tokens)
+    k = _num_usable(target_rows, len(draft.tokens))
     scale, accepted, accepted_scale = 1.0, 0, 1.0
-    for node, token in enumerate(draft.tokens):
+    for node, token in enumerate(draft.tokens[:k]):
         scale = min(scale * acceptance_ratio(target_rows[node], draft, node, token), 1.0)
         num = node + 1
         threshold = scale if num == k else _threshold(target_rows[num], draft_row(draft, num), scale)
@@ -35,6 +39,17 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     else:
         emitted = residual(target_rows[accepted], draft_row(draft, accepted), accepted_scale)
     return Verdict(tuple(range(accepted)), noise.draw(emitted, accepted, Purpose.EMIT))
+
+
+def _num_usable(target_rows: Sequence[Distribution], k: int) -> int:
+    """Draft tokens before the first unusable row that the rule would look at. A function of the prefix that leads to
+    that row, so cutting there conditions on nothing that is dropped."""
+    for num in range(1, k):
+        try:
+            target_rows[num].argmax  # noqa: B018 - looking is what raises
+        except NumericalError:
+            return num
+    return k
 
 
 def _threshold(target_row: Distribution, draft_row: Distribution, scale: float) -> float:
