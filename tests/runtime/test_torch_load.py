@@ -76,7 +76,7 @@ def test_stored_float16_becomes_what_the_cpu_computes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_dtype_auto(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: fast, raising=False)
+    monkeypatch.setattr("forerun.runtime.torch.load.has_fast_bfloat16", lambda: fast)
     half = torch.bfloat16 if fast else torch.float32
     assert choose_dtype("auto", None, CPU) is half
     assert choose_dtype("auto", torch.float16, CPU) is half

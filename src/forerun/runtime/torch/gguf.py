@@ -198,7 +198,7 @@ def _decode(file: GGUFFile, name: str, config: Any, dtype: torch.dtype) -> torch
         except NotImplementedError:
             remedy = "use a Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16 file of the same model"
             raise UnsupportedModelError(f"{info.type_name} cannot be decoded", f"tensor {name}", remedy) from None
-        result[start : start + step] = torch.from_numpy(np.array(values, dtype=np.float32, copy=None))
+        result[start : start + step] = torch.from_numpy(np.require(values, np.float32, "W"))
     return result.view(info.shape)
 
 

@@ -40,6 +40,9 @@ class FusedLayer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, layer: Any, shape: LayerShape) -> None:
         super().__init__()
+        for name, plain in vars(layer).items():  # what the model around it may read, such as `attention_type`
+            if not name.startswith("_"):
+                setattr(self, name, plain)
         attention, mlp = layer.self_attn, layer.mlp
         self.index = attention.layer_idx
         self.size, self.num_kv_heads, self.scaling = shape.key_size, shape.num_kv_heads, attention.scaling

@@ -41,6 +41,14 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+def has_fast_bfloat16() -> bool:
+    """Whether the CPU's kernels read bfloat16 weights as they are."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):
+        return False
+
+
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this build of torch and this CPU multiply by packed weights of `dtype`, and get it right."""
@@ -50,9 +58,9 @@ def can_pack(dtype: torch.dtype) -> bool:
     weight = torch.randn((48, 40), generator=generator)
     rows = torch.randn((3, 40), generator=generator)
     expected = rows @ weight.T
+    if dtype is torch.bfloat16 and not has_fast_bfloat16():
+        return False
     try:
-        if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            return False
         found = PackedLinear(weight.to(dtype), None)(rows.to(dtype)).float()
     except (AttributeError, RuntimeError):
         return False

@@ -22,6 +22,7 @@ from forerun.errors import (
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
+from forerun.runtime.torch.linear import has_fast_bfloat16
 from forerun.runtime.torch.model import TorchModel, chosen_context
 from forerun.runtime.torch.registry import PROBE, register
 from forerun.runtime.torch.strict import check_strict
@@ -139,7 +140,7 @@ def choose_dtype(dtype: str, stored: torch.dtype | None, device: torch.device) -
         return torch.float16 if slow else wanted
     if wanted is torch.float32:
         return wanted
-    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+    return torch.bfloat16 if has_fast_bfloat16() else torch.float32
 
 
 def _hollow(model_class: type[Any], config: Any) -> Any:
