@@ -11,6 +11,7 @@ import pytest
 from forerun.control import FixedLength
 from forerun.errors import ForerunError
 from forerun.llm import LLM
+from forerun.runtime.base import Rows
 from forerun.runtime.toy import ToyModel
 from forerun.types import Round
 
@@ -68,6 +69,16 @@ def test_a_stream_left_and_forgotten_is_not_decoded_on() -> None:
     llm.generate([1], seed=2, max_tokens=20)
     assert target.num_fed == fed + 20
     assert (target.num_sequences, llm._outbox) == (0, {})
+
+
+def test_a_pass_is_over_before_its_rows_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device the seconds of the target's pass would otherwise be charged to verification."""
+    seen: list[str] = []
+    for name in ("wait", "best"):
+        real = getattr(Rows, name)
+        monkeypatch.setattr(Rows, name, lambda *a, name=name, real=real: (seen.append(name), real(*a))[1])
+    LLM(model()).generate([1, 2], temperature=0, max_tokens=3)
+    assert seen == ["wait", "best"] * 3
 
 
 class FailsOnce(FixedLength):

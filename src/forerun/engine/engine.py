@@ -118,6 +118,7 @@ class Engine:
         drafts = self._propose(parts, shapes)
         proposed = perf_counter()
         rows = self.target.forward([self._span(part, draft) for part, draft in zip(parts, drafts, strict=True)])
+        rows.wait()
         fed = perf_counter()
         verdicts = self._verify(parts, drafts, rows)
         verified = perf_counter()

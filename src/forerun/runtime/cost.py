@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from forerun.runtime.base import Model, Rows
+from forerun.runtime.base import Model
 from forerun.types import CostCurve, Span
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -40,7 +40,7 @@ def measure_cost(
             for count in rows:
                 span = Span(sequence_id, context, [(31 * i + 7) % size for i in range(count)], count)
                 start = time.perf_counter()
-                _finish(model.forward([span]))
+                model.forward([span]).wait()
                 if rounds:
                     times[count].append(time.perf_counter() - start)
                 model.keep(sequence_id, context)
@@ -48,8 +48,3 @@ def measure_cost(
     finally:
         model.free(sequence_id)
     return CostCurve(context, {count: 1e3 * statistics.median(found) for count, found in times.items()})
-
-
-def _finish(rows: Rows) -> None:
-    """Wait for a device that works asynchronously: its numbers are needed before they are used."""
-    float(rows.matrix[-1, 0])
