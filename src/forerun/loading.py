@@ -77,21 +77,22 @@ def load(
 
     files = resolve(str(target), mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
-    settings: dict[str, Any] = {"device": device, "dtype": dtype, "strict": strict, "progress": progress}
-    check_torch_model(files.path, kind=files.kind, device=device, dtype=dtype, strict=strict)
+    settings: dict[str, Any] = {"device": device, "dtype": dtype, "strict": strict}
+    check_torch_model(files.path, kind=files.kind, context_length=context_length, **settings)
     draft_model = None
     if kind == "model" and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
-        check_torch_model(draft_files.path, kind=draft_files.kind, device=device, dtype=dtype, strict=strict)
+        check_torch_model(draft_files.path, kind=draft_files.kind, **settings)
         draft_model = load_torch_model(
             draft_files.path,
             kind=draft_files.kind,
             num_head_rows=draft_vocabulary,
             context_length=draft_context,
+            progress=progress,
             **settings,
         )
-    model = load_torch_model(files.path, kind=files.kind, context_length=context_length, **settings)
+    model = load_torch_model(files.path, kind=files.kind, context_length=context_length, progress=progress, **settings)
     chosen: Drafter | None
     if draft_model is not None:
         chosen = ModelDrafter(draft_model, draft_context, draft_min_confidence)

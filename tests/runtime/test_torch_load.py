@@ -110,6 +110,8 @@ def test_settings_that_do_not_exist(settings: dict[str, str], name: str, directo
         check_torch_model(directory, kind="transformers", **settings)
     with pytest.raises(ParameterError, match="kind"):
         check_torch_model(directory, kind="onnx")
+    with pytest.raises(ParameterError, match="context_length: 4096 is not between 1 and the model's"):
+        check_torch_model(directory, kind="transformers", context_length=4096)
 
 
 def test_strict_experts_are_refused_before_weights(tmp_path: Path) -> None:

@@ -35,11 +35,20 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def check_torch_model(
-    path: Path, *, kind: str, device: str = "auto", dtype: str = "auto", strict: bool = False
+    path: Path,
+    *,
+    kind: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    strict: bool = False,
+    context_length: int | None = None,
 ) -> None:
-    """Raise what `load_torch_model` would raise, without reading weights: device, dtype, file, architecture, layers."""
+    """Raise what `load_torch_model` would raise, without reading weights: device, dtype, file, architecture, layers,
+    context length."""
     with _quiet():
-        _Source(Path(path), kind, device, dtype).check(strict)
+        source = _Source(Path(path), kind, device, dtype)
+        source.check(strict)
+        chosen_context(source.config, context_length)
 
 
 def load_torch_model(
