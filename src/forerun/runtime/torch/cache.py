@@ -52,11 +52,16 @@ class Slab:
         """A slot of zeros; the slab doubles when none is free."""
         if not self._free:
             grown = max(1, 2 * self.num_slots)
-            for tensors in (self.keys, self.values):
-                for layer, old in enumerate(tensors):
-                    new = old.new_zeros((grown, *old.shape[1:]))
-                    new[: self.num_slots].copy_(old[: self.num_slots])
-                    tensors[layer] = new
+            try:
+                for tensors in (self.keys, self.values):
+                    for layer, old in enumerate(tensors):
+                        new = old.new_zeros((grown, *old.shape[1:]))
+                        new[: self.num_slots].copy_(old)
+                        tensors[layer] = new
+            except BaseException:  # out of memory half-way: all layers keep one number of slots
+                self.keys = [tensor[: self.num_slots] for tensor in self.keys]
+                self.values = [tensor[: self.num_slots] for tensor in self.values]
+                raise
             self._free = list(range(grown - 1, self.num_slots - 1, -1))
             self.num_slots = grown
         else:
@@ -131,11 +136,14 @@ class Cache:
         if place.slab is not None and place.slab.capacity >= length:
             return
         capacity = self._capacity(length)
-        slab = self._slabs.get(capacity)
-        if slab is None:
-            slab = self._slabs[capacity] = Slab(self.shapes, capacity, self.dtype, self.device)
+        slab = self._slabs.get(capacity) or Slab(self.shapes, capacity, self.dtype, self.device)
         slot = slab.take()
-        self._copy(place, slab, slot, place.length)
+        self._slabs[capacity] = slab
+        try:
+            self._copy(place, slab, slot, place.length)
+        except BaseException:
+            self._leave(_Place(slab, slot))
+            raise
         self._leave(place)
         place.slab, place.slot = slab, slot
 
