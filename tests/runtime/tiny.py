@@ -78,6 +78,23 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
     ),
+    "deepseek_v3, latent attention and experts": (
+        "deepseek_v3",
+        {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
     "gpt2": ("gpt2", {"n_positions": CONTEXT, "n_embd": 64, "n_layer": 2, "n_head": 4}),
 }
 

@@ -104,7 +104,7 @@ def interface(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = current().attend(module.layer_idx, query[0], key[0], value[0], scale, softcap, s_aux)
-    return out.unsqueeze(0), None
+    return out.unsqueeze(0).contiguous(), None
 
 
 def attend_rows(

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from forerun.runtime.torch.attention import EachSegment, Segment, attending, current
@@ -52,35 +51,41 @@ class FusedLayer(nn.Module):  # type: ignore[misc]
         self.gate_up = joined([mlp.gate_proj, mlp.up_proj])
         self.down = joined([mlp.down_proj])
         self.act = mlp.act_fn
-        self.norm_in, self.norm_mlp = layer.input_layernorm, layer.post_attention_layernorm
-        self.norm_q, self.norm_k = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        # Plain attributes from here on: looking a submodule up and calling it costs more than some of these operations.
+        self._calls = (self.qkv.forward, self.output.forward, self.gate_up.forward, self.down.forward)
+        self._norm_in, self._norm_mlp = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self._norms_qk = None if q_norm is None else (_norm(q_norm), _norm(k_norm))
 
     def forward(
         self, hidden_states: torch.Tensor, *_: Any, position_embeddings: tuple[torch.Tensor, torch.Tensor], **__: Any
     ) -> torch.Tensor:
         """[1, N, hidden] -> [1, N, hidden], attending through the pass that runs."""
-        x = hidden_states[0]
-        heads = self.num_heads
-        rows = self.qkv(_rms(self.norm_in, x)).view(x.shape[0], -1, self.size)  # [N, heads + 2 kv_heads, size]
-        if self.norm_q is None:
-            qk = rows[:, : heads + self.num_kv_heads]
-        else:
-            q, k = rows[:, :heads], rows[:, heads : heads + self.num_kv_heads]
-            qk = torch.cat([_rms(self.norm_q, q), _rms(self.norm_k, k)], dim=1)
+        qkv, output, gate_up, down = self._calls
+        x, heads, num_qk = hidden_states[0], self.num_heads, self.num_heads + self.num_kv_heads
+        rows = qkv(rms(x, *self._norm_in)).view(x.shape[0], -1, self.size)  # [N, heads + 2 kv_heads, size]
+        qk = rows[:, :num_qk]
+        if self._norms_qk is not None:
+            of_q, of_k = self._norms_qk
+            qk = torch.cat([rms(qk[:, :heads], *of_q), rms(qk[:, heads:], *of_k)], dim=1)
         cos, sin = position_embeddings
         half = self.size // 2
         turned = torch.cat((-qk[..., half:], qk[..., :half]), dim=-1)
         qk = (qk * cos[0, :, None] + turned * sin[0, :, None]).transpose(0, 1)  # [heads + kv_heads, N, size]
-        value = rows[:, heads + self.num_kv_heads :].transpose(0, 1)
+        value = rows[:, num_qk:].transpose(0, 1)
         attended = current().attend(self.index, qk[:heads], qk[heads:], value, self.scaling)
-        x = x + self.output(attended.reshape(x.shape[0], -1))
-        gate, up = self.gate_up(_rms(self.norm_mlp, x)).chunk(2, dim=-1)
-        return (x + self.down(self.act(gate) * up)).unsqueeze(0)
+        x = x + output(attended.reshape(x.shape[0], -1))
+        gate, up = gate_up(rms(x, *self._norm_mlp)).chunk(2, dim=-1)
+        return (x + down(self.act(gate) * up)).unsqueeze(0)
 
 
-def _rms(norm: Any, x: torch.Tensor) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight in one call."""
-    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+def _norm(norm: Any) -> tuple[tuple[int, ...], torch.Tensor, float]:
+    """(shape, weight, epsilon), as `rms` takes them."""
+    return tuple(norm.weight.shape), norm.weight.detach(), norm.variance_epsilon
+
+
+rms = torch.rms_norm
+"""x, shape, weight, epsilon -> x / sqrt(mean(x^2) + epsilon) * weight in one call."""
 
 
 def recognised(layer: Any, shape: LayerShape) -> bool:

@@ -25,7 +25,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
-        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.bias = None if bias is None else bias.detach()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in] -> [..., out]."""

@@ -7,7 +7,6 @@ passes keep the order of rows, the rows asked for are gathered by concatenation.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -227,13 +226,10 @@ def chosen_context(config: Any, wanted: int | None) -> int | None:
 
 
 def _prepare_head(module: Any, num_rows: int | None) -> None:
-    """Check that logits can be computed for chosen rows alone; keep the first `num_rows` rows of the head only."""
+    """Keep the first `num_rows` rows of the output head only."""
     head = module.get_output_embeddings()
-    if type(head) is not torch.nn.Linear or "logits_to_keep" not in inspect.signature(module.forward).parameters:
-        raise UnsupportedModelError(
-            f"{type(module).__name__} has no plain linear output head",
-            "its logits cannot be computed for chosen rows alone",
-        )
+    if type(head) is not torch.nn.Linear:
+        raise refused(module.config, "their output head is not a plain linear layer")
     if num_rows is None:
         return
     if not 1 <= num_rows <= head.out_features:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from forerun.errors import UnsupportedModelError
+from forerun.runtime.torch.support import setting
 
 STRICT_ROWS = 8
 """Rows of every strict pass. Fewer would cut verification of ordinary drafts in two; 16 cost a third more time."""
@@ -23,7 +24,7 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 
 def check_strict(config: Any) -> None:
     """Refuse what cannot be strict: rows routed to one expert share a kernel call, whose shape they decide."""
-    if any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS):
+    if any((setting(config, name) or 0) > 1 for name in _EXPERTS):
         raise UnsupportedModelError(
             "strict is not served for mixtures of experts",
             "the rows that share an expert decide each other's kernel shapes",

@@ -7,6 +7,7 @@ given, and every argument. What is not understood exactly is refused, never igno
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -36,11 +37,20 @@ def refused(config: Any, fact: str) -> UnsupportedModelError:
     return UnsupportedModelError(f"{config.model_type} models cannot be served: {fact}", "", SERVED)
 
 
+def setting(config: Any, name: str) -> Any:
+    """A configuration's attribute, or None where it has none, or one that differs from layer to layer (newer
+    configurations raise an error of their own then)."""
+    try:
+        return getattr(config, name, None)
+    except Exception:
+        return None
+
+
 def check_config(config: Any) -> type[Any]:
     """The causal-LM class for `config`, or UnsupportedModelError. Reads no weights."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if getattr(config, "is_encoder_decoder", False):
+    if setting(config, "is_encoder_decoder"):
         raise refused(config, "they have an encoder")
     if config.get_text_config(decoder=True) is not config:
         raise refused(config, "they are wrappers for images, sound or video around a text model")
@@ -48,7 +58,7 @@ def check_config(config: Any) -> type[Any]:
         model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError:
         raise refused(config, "transformers has no causal language model class for them") from None
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    others = sorted(set(setting(config, "layer_types") or ()) - _LAYER_TYPES)
     if others:
         raise refused(config, f"they have layers of type {', '.join(map(repr, others))}")
     if getattr(model_class, "_is_stateful", False):
@@ -62,7 +72,7 @@ def check_config(config: Any) -> type[Any]:
 
 def ropes(config: Any) -> list[dict[str, Any]]:
     """The rotary settings: one dictionary, or one per layer type."""
-    found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    found = setting(config, "rope_parameters") or setting(config, "rope_scaling")
     if not isinstance(found, dict):
         return []
     nested = [value for value in found.values() if isinstance(value, dict)]
@@ -72,14 +82,12 @@ def ropes(config: Any) -> list[dict[str, Any]]:
 def context_length_of(config: Any) -> int | None:
     """Positions the model may use. longrope switches its frequencies where the original context ends, which would
     give cached keys another meaning, so such models are served up to there."""
-    length = getattr(config, "max_position_embeddings", None)
+    length = setting(config, "max_position_embeddings")
     for rope in ropes(config):
-        original = rope.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
+        original = rope.get("original_max_position_embeddings") or setting(config, "original_max_position_embeddings")
         if rope.get("rope_type") == "longrope" and original:
             length = min(length or original, original)
-    return length
+    return int(length) if length is not None else None
 
 
 class _Recorder:
@@ -93,9 +101,7 @@ class _Recorder:
 
     def mask(self, mask_function: Callable[..., torch.Tensor], local_size: int | None = None, **_: Any) -> torch.Tensor:
         """Stands in for a mask: remembers which pattern it would have held."""
-        windows = {
-            w for w in (local_size, getattr(self.config, "sliding_window", None)) if isinstance(w, int) and w > 0
-        }
+        windows = {w for w in (local_size, setting(self.config, "sliding_window")) if isinstance(w, int) and w > 0}
         reach = max(windows, default=8)
         matching = (window for window in (None, *sorted(windows)) if _shows(mask_function, window, reach))
         marker = torch.zeros(1, 1, 1, 1)
@@ -179,6 +185,8 @@ def probe(model: Any) -> tuple[LayerShape, ...]:
     cannot run on meta).
     """
     config, device = model.config, next(model.parameters()).device
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise refused(config, f"{type(model).__name__} cannot compute the logits of chosen rows alone")
     recorder = _Recorder(config)
     token = _RECORDER.set(recorder)
     try:
@@ -186,7 +194,13 @@ def probe(model: Any) -> tuple[LayerShape, ...]:
         positions = torch.arange(4, device=device)[None]
         # An explicit mask of ones: without it transformers looks for packed sequences in the positions' values.
         with torch.no_grad():
-            model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False)
+            model(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=torch.ones_like(ids),
+                use_cache=False,
+                logits_to_keep=positions[0, 1:3],  # as at run time: some models drop the other rows before the end
+            )
     finally:
         _RECORDER.reset(token)
     if sorted(recorder.layers) != list(range(config.num_hidden_layers)):
