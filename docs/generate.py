@@ -42,8 +42,8 @@ def commands() -> str:
     root: Any = get_command(app)
     parts = []
     for name, command in sorted(root.commands.items()):
-        rows = [f"## forerun {name}", "", (command.help or "").strip().split("\f")[0], "", "| option | meaning | default |"]
-        rows.append("|---|---|---|")
+        about = (command.help or "").strip().split("\f")[0]
+        rows = [f"## forerun {name}", "", about, "", "| option | meaning | default |", "|---|---|---|"]
         for parameter in command.params:
             if getattr(parameter, "hidden", False):
                 continue
@@ -51,7 +51,8 @@ def commands() -> str:
             names = names.upper() if parameter.param_type_name == "argument" else names
             meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
             default = parameter.default
-            shown = "" if default in (None, (), [], "", False) or callable(default) or "UNSET" in repr(default) else default
+            is_unset = default in (None, (), [], "", False) or callable(default) or "UNSET" in repr(default)
+            shown = "" if is_unset else default
             rows.append(f"| `{names}` | {meaning} | {shown} |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
