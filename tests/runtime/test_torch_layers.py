@@ -15,7 +15,7 @@ from torch import nn
 
 from forerun.runtime.torch import TorchModel
 from forerun.runtime.torch.cache import LayerShape
-from forerun.runtime.torch.layer import KNOWN, FusedLayer, fuse_layers, recognised
+from forerun.runtime.torch.layer import KNOWN, FusedLayer, fuse_layers, recognised, rms_norm
 from forerun.runtime.torch.linear import PackedLinear, can_pack, joined, pack_linears, plain_linear
 
 SHAPES = (LayerShape(2, 16, 16),) * 2
@@ -88,6 +88,29 @@ def test_can_pack_says_no_where_the_kernel_is_wrong(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(PackedLinear, "forward", lambda self, rows: rows @ self.weight.T + 1)
     assert not can_pack.__wrapped__(torch.float32)
     assert not can_pack.__wrapped__(torch.float16)
+
+
+@given(
+    st.sampled_from(list(TOLERANCE)),
+    st.integers(1, 9),
+    st.integers(1, 300),
+    st.sampled_from([1e-4, 1.0, 300.0]),
+    st.sampled_from([1e-6, 1e-5]),
+    st.integers(0, 2**31),
+)
+def test_rms_norm_is_the_formula(
+    dtype: torch.dtype, rows: int, size: int, scale: float, epsilon: float, seed: int
+) -> None:
+    """Against float64, with inputs around which epsilon counts for everything and for nothing, and off their mean."""
+    generator = torch.Generator().manual_seed(seed)
+    norm = nn.Module()
+    norm.weight, norm.variance_epsilon = nn.Parameter(torch.randn(size, generator=generator).to(dtype)), epsilon
+    x = ((torch.randn((rows, 2, size), generator=generator) + 3) * scale).to(dtype)
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + epsilon).sqrt() * norm.weight.double()
+    found = rms_norm(norm)(x)
+    assert found.dtype == dtype
+    bound = 2**-8 if dtype is torch.bfloat16 else 1e-6
+    assert ((found.double() - exact).abs() <= bound * exact.abs().clamp(min=1e-3)).all()
 
 
 FUSED = ["llama", "llama, biased and tied", "llama, llama3 rope", "qwen2", "qwen2, windows above a layer", "qwen3"]

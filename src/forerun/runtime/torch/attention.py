@@ -49,6 +49,7 @@ class Attention(ABC):
 
     def __init__(self, segments: Sequence[Segment], shapes: Sequence[LayerShape]) -> None:
         self.segments, self.shapes = segments, shapes
+        self.rotation: Any = None  # what layers made of the pass's rotary positions, to be made once
 
     @abstractmethod
     def attend(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from forerun.runtime.torch.attention import EachSegment, Segment, attending, current
+from forerun.runtime.torch.attention import Attention, EachSegment, Segment, attending, current
 from forerun.runtime.torch.cache import LayerShape, Slab
 from forerun.runtime.torch.linear import joined
 
@@ -53,39 +53,57 @@ class FusedLayer(nn.Module):  # type: ignore[misc]
         self.act = mlp.act_fn
         # Plain attributes from here on: looking a submodule up and calling it costs more than some of these operations.
         self._calls = (self.qkv.forward, self.output.forward, self.gate_up.forward, self.down.forward)
-        self._norm_in, self._norm_mlp = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        self._norm_in, self._norm_mlp = rms_norm(layer.input_layernorm), rms_norm(layer.post_attention_layernorm)
         q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self._norms_qk = None if q_norm is None else (_norm(q_norm), _norm(k_norm))
+        self._norms_qk = None if q_norm is None else (rms_norm(q_norm), rms_norm(k_norm))
 
     def forward(
         self, hidden_states: torch.Tensor, *_: Any, position_embeddings: tuple[torch.Tensor, torch.Tensor], **__: Any
     ) -> torch.Tensor:
         """[1, N, hidden] -> [1, N, hidden], attending through the pass that runs."""
         qkv, output, gate_up, down = self._calls
+        attention = current()
         x, heads, num_qk = hidden_states[0], self.num_heads, self.num_heads + self.num_kv_heads
-        rows = qkv(rms(x, *self._norm_in)).view(x.shape[0], -1, self.size)  # [N, heads + 2 kv_heads, size]
+        rows = qkv(self._norm_in(x)).view(x.shape[0], -1, self.size)  # [N, heads + 2 kv_heads, size]
         qk = rows[:, :num_qk]
         if self._norms_qk is not None:
-            of_q, of_k = self._norms_qk
-            qk = torch.cat([rms(qk[:, :heads], *of_q), rms(qk[:, heads:], *of_k)], dim=1)
-        cos, sin = position_embeddings
-        half = self.size // 2
-        turned = torch.cat((-qk[..., half:], qk[..., :half]), dim=-1)
-        qk = (qk * cos[0, :, None] + turned * sin[0, :, None]).transpose(0, 1)  # [heads + kv_heads, N, size]
+            norm_q, norm_k = self._norms_qk
+            qk = torch.cat([norm_q(qk[:, :heads]), norm_k(qk[:, heads:])], dim=1)
+        cos, sin = _rotation(attention, position_embeddings)
+        first, second = qk.split(self.size // 2, dim=-1)
+        qk = (qk * cos + torch.cat((second, first), dim=-1) * sin).transpose(0, 1)  # [heads + kv_heads, N, size]
         value = rows[:, num_qk:].transpose(0, 1)
-        attended = current().attend(self.index, qk[:heads], qk[heads:], value, self.scaling)
+        attended = attention.attend(self.index, qk[:heads], qk[heads:], value, self.scaling)
         x = x + output(attended.reshape(x.shape[0], -1))
-        gate, up = gate_up(rms(x, *self._norm_mlp)).chunk(2, dim=-1)
-        return (x + down(self.act(gate) * up)).unsqueeze(0)
+        gate, up = gate_up(self._norm_mlp(x)).chunk(2, dim=-1)
+        return (x + down(self.act(gate).mul_(up))).unsqueeze(0)
 
 
-def _norm(norm: Any) -> tuple[tuple[int, ...], torch.Tensor, float]:
-    """(shape, weight, epsilon), as `rms` takes them."""
-    return tuple(norm.weight.shape), norm.weight.detach(), norm.variance_epsilon
+def _rotation(
+    attention: Attention, position_embeddings: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin as [N, 1, size], the first half of sin negated: the minus of (-second, first). All layers of a pass
+    share them."""
+    if attention.rotation is None or attention.rotation[0] is not position_embeddings:
+        cos, sin = position_embeddings[0][0, :, None], position_embeddings[1][0, :, None]
+        first, second = sin.chunk(2, dim=-1)
+        attention.rotation = (position_embeddings, cos, torch.cat((-first, second), dim=-1))
+    return attention.rotation[1], attention.rotation[2]
 
 
-rms = torch.rms_norm
-"""x, shape, weight, epsilon -> x / sqrt(mean(x^2) + epsilon) * weight in one call."""
+def rms_norm(norm: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis.
+
+    torch has no such kernel on a CPU: it runs nine operations. But (x, -x) has mean 0 and the variance mean(x^2), so
+    the first half of its layer norm, which is one kernel, is the answer. Its running mean cancels to about 1e-4 of
+    the result at worst: nothing beside bfloat16's own 4e-3, too much for float32.
+    """
+    weight, epsilon = norm.weight.detach(), norm.variance_epsilon
+    size = weight.shape[0]
+    if weight.device.type != "cpu" or weight.dtype is not torch.bfloat16:
+        return lambda x: torch.rms_norm(x, (size,), weight, epsilon)
+    twice = torch.cat([weight, weight])
+    return lambda x: torch.layer_norm(torch.cat((x, -x), dim=-1), (2 * size,), twice, None, epsilon)[..., :size]
 
 
 def recognised(layer: Any, shape: LayerShape) -> bool:
