@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.runtime.tiny import MODELS, tiny
 from torch import nn
 
 from forerun.runtime.torch import TorchModel
+from forerun.runtime.torch import layer as layer_module
 from forerun.runtime.torch.cache import LayerShape
 from forerun.runtime.torch.layer import KNOWN, FusedLayer, fuse_layers, recognised, rms_norm
 from forerun.runtime.torch.linear import PackedLinear, can_pack, joined, pack_linears, plain_linear
@@ -185,6 +187,20 @@ def test_a_layer_that_is_not_quite_the_formula_is_kept(change: Any) -> None:
     assert fuse_layers(module, SHAPES) == 1
     assert isinstance(module.model.layers[0], FusedLayer)
     assert not isinstance(module.model.layers[1], FusedLayer)
+
+
+def test_layers_that_were_replaced_are_let_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading must not hold the plain and the packed weights of all layers at once."""
+    module = tiny("llama", num_hidden_layers=4)
+    module.config._attn_implementation = "forerun"
+    alive = [weakref.ref(layer.mlp.up_proj.weight) for layer in module.model.layers]
+    held: list[int] = []
+    real = layer_module._same
+    monkeypatch.setattr(
+        layer_module, "_same", lambda *a: (held.append(sum(ref() is not None for ref in alive)), real(*a))[1]
+    )
+    assert fuse_layers(module, (SHAPES[0],) * 4) == 4
+    assert held == [4, 3, 2, 1]
 
 
 def test_recognition_needs_the_shape_too() -> None:

@@ -133,7 +133,8 @@ def fuse_layers(model: Any, shapes: tuple[LayerShape, ...]) -> int:
     if not isinstance(layers, nn.ModuleList) or rotary is None or len(layers) != len(shapes):
         return 0
     num_fused = 0
-    for index, (layer, shape) in enumerate(zip(list(layers), shapes, strict=True)):
+    for index, shape in enumerate(shapes):
+        layer = layers[index]  # one at a time: the layers replaced before are gone, and their weights with them
         if not recognised(layer, shape) or layer.self_attn.layer_idx != index:
             continue
         fused = FusedLayer(layer, shape)
