@@ -40,10 +40,10 @@ class InputError(ForerunError, ValueError):
 
 
 class ParameterError(InputError):
-    """A parameter is unknown, out of range, or not built yet; `name` says which."""
+    """A parameter is unknown, out of range, or not built yet; `name` says which and `reason` why."""
 
     def __init__(self, name: str, fact: str, remedy: str = "") -> None:
-        self.name = name
+        self.name, self.reason = name, fact
         super().__init__(f"{name}: {fact}", "", remedy)
 
 

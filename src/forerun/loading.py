@@ -53,6 +53,8 @@ def load(
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:
         raise ParameterError("verifier", f"{verifier!r} is not allowed", f"one of {', '.join(RULES)}")
+    if policy is not None and kind == "none":
+        raise ParameterError("policy", "nothing drafts, so there is nothing to plan", "give draft=NAME or a drafter")
     policy = policy if policy is not None else FixedLength(k)
     for name, value in (("draft_context", draft_context), ("draft_vocabulary", draft_vocabulary)):
         if value is not None:
@@ -83,15 +85,12 @@ def load(
     if kind == "model" and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
-        check_torch_model(draft_files.path, kind=draft_files.kind, **settings)
-        draft_model = load_torch_model(
-            draft_files.path,
-            kind=draft_files.kind,
-            num_head_rows=draft_vocabulary,
-            context_length=draft_context,
-            progress=progress,
-            **settings,
-        )
+        of_model = {"context_length": draft_context, "num_head_rows": draft_vocabulary, **settings}
+        try:
+            check_torch_model(draft_files.path, kind=draft_files.kind, **of_model)
+        except ParameterError as error:
+            raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
+        draft_model = load_torch_model(draft_files.path, kind=draft_files.kind, progress=progress, **of_model)
     model = load_torch_model(files.path, kind=files.kind, context_length=context_length, progress=progress, **settings)
     chosen: Drafter | None
     if draft_model is not None:
@@ -108,6 +107,10 @@ def load(
         rules=RULES[verifier],
         scheduler=scheduler,
     )
+
+
+_DRAFT_NAMES = {"context_length": "draft_context", "num_head_rows": "draft_vocabulary"}
+"""What the runtime calls a setting of the draft model, and what the user called it."""
 
 
 def _drafter_kind(drafter: str | Drafter | None, draft: str | Path | None) -> str:

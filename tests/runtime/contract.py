@@ -212,6 +212,8 @@ def check_breaches(model: Model) -> None:
         model.begin(1)
     with pytest.raises(ContractError):
         model.fork(1, 2, 1)
+    with pytest.raises(ContractError):
+        model.fork(1, 3, 3)
     assert (model.length(1), model.length(2)) == (2, 0)
     model.free(1)
     model.free(2)

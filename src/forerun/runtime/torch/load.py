@@ -23,7 +23,7 @@ from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
 from forerun.runtime.torch.linear import has_fast_bfloat16
-from forerun.runtime.torch.model import TorchModel, chosen_context
+from forerun.runtime.torch.model import TorchModel, check_head_rows, chosen_context
 from forerun.runtime.torch.registry import PROBE, register
 from forerun.runtime.torch.strict import check_strict
 from forerun.runtime.torch.support import check_config, probe
@@ -42,13 +42,16 @@ def check_torch_model(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
+    num_head_rows: int | None = None,
 ) -> None:
     """Raise what `load_torch_model` would raise, without reading weights: device, dtype, file, architecture, layers,
-    context length."""
+    context length, head rows."""
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         source.check(strict)
         chosen_context(source.config, context_length)
+        if num_head_rows is not None:
+            check_head_rows(num_head_rows, source.config.get_text_config().vocab_size)
 
 
 def load_torch_model(

@@ -225,6 +225,12 @@ def chosen_context(config: Any, wanted: int | None) -> int | None:
     return wanted
 
 
+def check_head_rows(num_rows: int, available: int) -> None:
+    """Refuse a cut of the output head that is none."""
+    if not 1 <= num_rows <= available:
+        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
+
+
 def _prepare_head(module: Any, num_rows: int | None) -> None:
     """Keep the first `num_rows` rows of the output head only."""
     head = module.get_output_embeddings()
@@ -232,8 +238,7 @@ def _prepare_head(module: Any, num_rows: int | None) -> None:
         raise refused(module.config, "their output head is not a plain linear layer")
     if num_rows is None:
         return
-    if not 1 <= num_rows <= head.out_features:
-        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {head.out_features} rows")
+    check_head_rows(num_rows, head.out_features)
     bias = None if head.bias is None else head.bias[:num_rows].clone()
     module.set_output_embeddings(plain_linear(head.weight[:num_rows].clone(), bias))
 
