@@ -16,7 +16,7 @@ K ?= 3
 demo: $(STAMP)
 	$(BIN)/forerun pull $(TARGET)
 	$(BIN)/forerun pull $(DRAFT)
-	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --k $(K) --temperature 0 --max-tokens 128 \
+	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --k $(K) --temperature 0 --max-tokens 128 --strict \
 	  --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
 
 test: $(STAMP)
