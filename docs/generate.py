@@ -34,28 +34,48 @@ def tree() -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments, options and their help."""
+    """Every command with its arguments, options and their help, by the panels of its --help."""
     from typer.main import get_command
 
     from forerun.cli import app
 
     root: Any = get_command(app)
+    shared = _panels(root.commands["generate"])
     parts = []
     for name, command in sorted(root.commands.items()):
         about = (command.help or "").strip().split("\f")[0]
         rows = [f"## forerun {name}", "", about, "", "| option | meaning | default |", "|---|---|---|"]
-        for parameter in command.params:
-            if getattr(parameter, "hidden", False):
-                continue
-            names = ", ".join([*parameter.opts, *parameter.secondary_opts])
-            names = names.upper() if parameter.param_type_name == "argument" else names
-            meaning = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
-            default = parameter.default
-            is_unset = default in (None, (), [], "", False) or callable(default) or "UNSET" in repr(default)
-            shown = "" if is_unset else default
-            rows.append(f"| `{names}` | {meaning} | {shown} |")
+        for panel, lines in _panels(command).items():
+            if name != "generate" and len(lines) > 1 and lines == shared.get(panel):
+                rows.append(f"| **{panel}** | as in `forerun generate` |  |")
+            else:
+                rows += [f"| **{panel}** |  |  |"] * bool(panel) + lines
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
+
+
+def _panels(command: Any) -> dict[str, list[str]]:
+    panels: dict[str, list[str]] = {"": []}
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False):
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(_row(parameter))
+    return panels
+
+
+def _row(parameter: Any) -> str:
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    if parameter.param_type_name == "argument":
+        names = names.upper()
+    elif parameter.metavar:
+        names += f" {parameter.metavar}"
+    meaning = _cell(getattr(parameter, "help", None) or "")
+    default = parameter.default
+    is_unset = default in (None, (), [], "", False) or callable(default) or "UNSET" in repr(default)
+    return f"| `{names.replace('|', chr(92) + '|')}` | {meaning} | {'' if is_unset else default} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 def models() -> str:
@@ -68,11 +88,20 @@ def models() -> str:
 
 
 def parameters() -> str:
-    """The sampling parameters and their defaults."""
+    """The sampling parameters by the panels of their flags, with what is not simply off or unset by default."""
+    from forerun.cli.flags import options_of
+    from forerun.cli.options import PYTHON_ONLY, Sampling
     from forerun.sampling import NOT_BUILT, SamplingParams
 
-    rows = ["| parameter | default |", "|---|---|"]
-    rows += [f"| `{field.name}` | `{field.default!r}` |" for field in fields(SamplingParams)]
+    defaults = {field.name: field.default for field in fields(SamplingParams)}
+    panels: dict[str, list[str]] = {}
+    for name, option in options_of(Sampling).items():
+        panels.setdefault(option.rich_help_panel, []).append(name)
+    panels["From Python only"] = list(PYTHON_ONLY)
+    rows = ["| | parameters, with their defaults where they are not unset |", "|---|---|"]
+    for panel, names in panels.items():
+        shown = [f"`{name}`{'' if not defaults[name] else f' {defaults[name]}'}" for name in names]
+        rows.append(f"| {panel} | {', '.join(shown)} |")
     refused = ", ".join(f"`{name}`" for name in sorted(NOT_BUILT))
     return "\n".join([*rows, "", f"Refused by name until they are built: {refused}."])
 

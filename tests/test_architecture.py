@@ -14,16 +14,17 @@ PACKAGE = ROOT / "src" / "forerun"
 
 # Lowest first. A module may import from its own layer's package and from layers before it.
 LAYERS = [
-    {"version", "errors", "types"},
+    {"version", "errors", "types", "checks"},
     {"arrays"},
     {"models"},
     {"runtime"},
+    {"constraints"},
     {"sampling", "randomness"},
     {"verification"},
     {"drafting"},
     {"control"},
     {"engine"},
-    {"result", "llm", "loading"},
+    {"result", "stream", "llm", "loading"},
     {"bench"},
     {"cli", "__main__"},
 ]

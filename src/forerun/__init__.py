@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from forerun.llm import LLM, Stream
     from forerun.loading import load
     from forerun.result import Piece, Result, Usage
-    from forerun.sampling import SamplingParams
+    from forerun.sampling import SamplingParams, StatefulProcessor
+    from forerun.types import TokenLogprob
 
 _HOMES = {
     "FixedLength": "forerun.control",
@@ -31,7 +32,9 @@ _HOMES = {
     "Piece": "forerun.result",
     "Result": "forerun.result",
     "SamplingParams": "forerun.sampling",
+    "StatefulProcessor": "forerun.sampling",
     "Stream": "forerun.llm",
+    "TokenLogprob": "forerun.types",
     "Usage": "forerun.result",
     "load": "forerun.loading",
 }
@@ -46,7 +49,9 @@ __all__ = [
     "Piece",
     "Result",
     "SamplingParams",
+    "StatefulProcessor",
     "Stream",
+    "TokenLogprob",
     "Usage",
     "__version__",
     "load",

@@ -37,3 +37,9 @@ def asarray_like(values: Any, row: Array, dtype: Any) -> Array:
     """`values` as an array of the same library and device as `row`."""
     xp = namespace(row)
     return xp.asarray(values, dtype=dtype, device=None if isinstance(row, np.ndarray) else row.device)
+
+
+def zeros_like(row: Array, size: int) -> Array:
+    """Zeros [size] of the same library, device and dtype as `row`."""
+    xp = namespace(row)
+    return xp.zeros(size, dtype=row.dtype, device=None if isinstance(row, np.ndarray) else row.device)

@@ -16,6 +16,8 @@ Each message has three parts: the fact, the context it happened in, and the reme
     │   ├── UnsupportedModelError     an architecture, tokenizer or layer type that is not served
     │   └── VocabularyMismatchError   draft and target disagree about a token
     ├── NumericalError                the model produced NaN, or no finite logit          exit code 4
+    │   └── NoLegalTokenError         masks, biases or processors ruled out the whole vocabulary
+    ├── UserCodeError                 a logits processor or constraint of the request failed    exit code 5
     ├── ContractError                 a Model, Drafter or Policy broke its protocol       exit code 5
     └── MissingDependencyError (ImportError)   an extra is not installed                  exit code 6
 """
@@ -101,6 +103,17 @@ class NumericalError(ForerunError):
     """A row of logits holds NaN or no finite value, so no token can be chosen from it."""
 
     exit_code = 4
+
+
+class NoLegalTokenError(NumericalError):
+    """Everything in the vocabulary is ruled out at this place, so the text can neither go on nor end."""
+
+
+class UserCodeError(ForerunError):
+    """A logits processor or constraint that a request brought along raised, or returned something else than it must.
+    It ends that request only."""
+
+    exit_code = 5
 
 
 class ContractError(ForerunError):

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
+from forerun.constraints.cache import GrammarCache
 from forerun.control.policy import Policy
 from forerun.drafting.base import Drafter
 from forerun.engine import Engine
-from forerun.engine import Sequence as EngineSequence
-from forerun.errors import ForerunError, PromptError
-from forerun.result import Piece, Result, Usage
+from forerun.engine.request import needs_tokenizer
+from forerun.errors import ForerunError, ParameterError, PromptError
+from forerun.models.reader import TextReader
+from forerun.result import Result
 from forerun.runtime.base import Model
 from forerun.sampling import SamplingParams
-from forerun.types import Delta, Origin
+from forerun.stream import Choice, Stream
+from forerun.types import Delta
 
 if TYPE_CHECKING:
-    from forerun.models.detokenizer import Detokenizer
+    from forerun.constraints import Grammar, Vocabulary
     from forerun.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+__all__ = ["LLM", "Message", "Prompt", "Stream"]
+
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text (completed as it stands), token ids, or chat messages (rendered by the model's own template)."""
 
@@ -47,6 +53,7 @@ class LLM:
             engine_settings.setdefault("eos_ids", tokenizer.eos_ids)
         self.tokenizer = tokenizer
         self.engine = Engine(target, drafter, policy, **engine_settings)
+        self._grammars = GrammarCache(self._vocabulary)
         self._lock = threading.RLock()
         self._outbox: dict[int, deque[tuple[Delta, float]]] = {}  # open streams: what was committed, and when
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
@@ -66,18 +73,55 @@ class LLM:
         """
         sampling = SamplingParams.from_keywords(params)
         if not _is_batch(prompt):
-            return self._stream(prompt, sampling).drain()
+            return self.open(prompt, sampling).drain()
         streams: list[Stream] = []
         try:
-            streams.extend(self._stream(one, sampling) for one in prompt)
+            streams.extend(self.open(one, sampling) for one in prompt)
             return _finish_all(streams)
         finally:
             for stream in streams:
                 stream.close()
 
     def stream(self, prompt: Prompt, **params: Any) -> Stream:
-        """Complete one prompt, token by token as committed. Closing the stream cancels the rest."""
-        return self._stream(prompt, SamplingParams.from_keywords(params))
+        """Complete one prompt, token by token as committed; with `n` above 1 the pieces of all choices, interleaved.
+        Closing the stream cancels the rest."""
+        sampling = SamplingParams.from_keywords(params)
+        if sampling.ranks_choices:
+            raise ParameterError(
+                "best_of",
+                "the best texts are known only when all have ended, so they cannot be streamed",
+                "use n alone",
+            )
+        return self.open(prompt, sampling)
+
+    def open(self, prompt: Prompt, params: SamplingParams) -> Stream:
+        """What `generate` and `stream` are made of: queue a request and return its stream. With `best_of` the pieces of
+        all texts come, and `result` has the best of them."""
+        self._check_open()
+        started = perf_counter()
+        tokens = self.encode(prompt)
+        params, grammar = self._prepare(params)
+        with self._lock:
+            self._check_open()
+            choices: list[Choice] = []
+            try:
+                for index in range(params.num_choices):
+                    reader = self._reader(params, continues=not _is_chat(prompt))
+                    sequence = self.engine.add(
+                        tokens,
+                        params,
+                        choice=index,
+                        leader=choices[0].sequence if choices else None,
+                        watch=reader.add,
+                        constraints=() if grammar is None else [grammar.start()],
+                    )
+                    self._outbox[sequence.sequence_id] = deque()
+                    choices.append(Choice(sequence, reader, started))
+            except BaseException:
+                for choice in choices:
+                    self._end(choice.sequence.sequence_id)
+                raise
+            return Stream(self, choices)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids a prompt stands for."""
@@ -100,8 +144,7 @@ class LLM:
         with self._lock:
             if self._is_closed:
                 return
-            for sequence in [*self.engine.scheduler.running, *self.engine.scheduler.waiting]:
-                self.engine.cancel(sequence.sequence_id)
+            self.engine.cancel_all()
             self._is_closed = True
             self._outbox.clear()
             del self.engine
@@ -116,19 +159,40 @@ class LLM:
 
     # -- plumbing ---------------------------------------------------------------------------------------------------
 
-    def _stream(self, prompt: Prompt, params: SamplingParams) -> Stream:
-        self._check_open()
-        started = perf_counter()
-        tokens = self.encode(prompt)
-        detokenizer = None
-        if self.tokenizer is not None:
-            # A completion goes on from its prompt, so its first space counts; a chat answer begins a text of its own.
-            detokenizer = self.tokenizer.detokenizer(continues=not _is_chat(prompt))
-        with self._lock:
-            self._check_open()
-            sequence = self.engine.add(tokens, params)
-            self._outbox[sequence.sequence_id] = deque()
-            return Stream(self, sequence, detokenizer, started)
+    def _reader(self, params: SamplingParams, continues: bool) -> TextReader:
+        # A completion goes on from its prompt, so its first space counts; a chat answer begins a text of its own.
+        detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer(continues=continues)
+        return TextReader(
+            detokenizer, params.stops, min_tokens=params.min_tokens, include_stop=params.include_stop_string
+        )
+
+    def _prepare(self, params: SamplingParams) -> tuple[SamplingParams, Grammar | None]:
+        """What only a tokenizer can do: words to token ids, and a grammar over the vocabulary."""
+        if self.tokenizer is None:
+            if params.stops:
+                raise needs_tokenizer("stop", "use stop_token_ids")
+            return params, None
+        if any(isinstance(word, str) for word in params.bad_words or ()):
+            params = replace(params, bad_words=self._words(params.bad_words or ()))
+        if params.regex is None and params.json_schema is None:
+            return params, None
+        return params, self._grammars.get(params.regex, params.json_schema)
+
+    def _vocabulary(self) -> Vocabulary:
+        from forerun.constraints.vocabulary import Vocabulary
+
+        return Vocabulary.of(self._need_tokenizer(), self.engine.vocabulary_size)
+
+    def _words(self, words: Sequence[str | tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """Words as token ids: as they stand and after a space, which are different tokens to most vocabularies."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            spellings = [word] if isinstance(word, tuple) else [
+                tuple(self._need_tokenizer().encode(space + word.lstrip(" "), add_special=False, parse_special=False))
+                for space in ("", " ")
+            ]  # fmt: skip
+            found.update(dict.fromkeys(spelling for spelling in spellings if spelling))
+        return tuple(found)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -139,18 +203,20 @@ class LLM:
             raise PromptError("this model has no tokenizer", "text cannot be encoded", "give token ids")
         return self.tokenizer
 
-    def _next_delta(self, sequence_id: int) -> tuple[Delta, float]:
-        """The next delta of a sequence and when it was committed (`perf_counter`), stepping the engine (for
-        everybody) while there is none. "cancelled" once another thread has closed the stream or the LLM."""
+    def _next_delta(self, sequence_ids: Sequence[int]) -> tuple[Delta, float]:
+        """The next delta of any of these sequences and when it was committed (`perf_counter`), stepping the engine
+        (for everybody) while there is none. "cancelled" once another thread has closed the stream or the LLM."""
         while True:
             with self._lock:
                 while self._dropped:
                     self._end(self._dropped.popleft())
-                box = self._outbox.get(sequence_id)
-                if box:
-                    return box.popleft()
-                if box is None or self.engine.is_idle:
-                    return Delta(sequence_id, (), (), "cancelled"), perf_counter()
+                boxes = [self._outbox.get(key) for key in sequence_ids]
+                filled = [box for box in boxes if box]
+                if filled:
+                    return min(filled, key=lambda box: box[0][1]).popleft()
+                for key, box in zip(sequence_ids, boxes, strict=True):
+                    if box is None or self.engine.is_idle:
+                        return Delta(key, (), (), "cancelled"), perf_counter()
                 deltas, now = self.engine.step(), perf_counter()
                 for delta in deltas:
                     if delta.sequence_id in self._outbox:
@@ -161,95 +227,6 @@ class LLM:
             if not self._is_closed:
                 self.engine.cancel(sequence_id)
             self._outbox.pop(sequence_id, None)
-
-
-class Stream(Iterator[Piece]):
-    """The tokens of one request as they are committed: iterate, then read `result` (also after an early `close`)."""
-
-    def __init__(self, llm: LLM, sequence: EngineSequence, detokenizer: Detokenizer | None, started: float) -> None:
-        self._llm, self._sequence, self._started = llm, sequence, started
-        self._detokenizer = detokenizer
-        self._pieces: deque[Piece] = deque()
-        self._texts: list[str] = []
-        self._tokens: list[int] = []
-        self._origins: list[Origin] = []
-        self._first_s = self._last_s = 0.0
-        self._num_first = 0
-        self._reason: Any = None
-        self._error: Exception | None = None
-        self._lock = threading.Lock()  # `close` may come from another thread than the one that iterates
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> Piece:
-        while not self._pieces:
-            if self._error is not None:
-                raise self._error
-            if self._reason is not None:
-                raise StopIteration
-            self._take(*self._llm._next_delta(self._sequence.sequence_id))
-        return self._pieces.popleft()
-
-    def drain(self) -> Result:
-        """Run to the end and return the result; an interruption cancels the request."""
-        try:
-            for _ in self:
-                pass
-        finally:
-            self.close()
-        return self.result
-
-    def close(self) -> None:
-        """Cancel what is left; `result` keeps what there is. Any thread may call it."""
-        self._llm._end(self._sequence.sequence_id)
-        with self._lock:
-            if self._reason is None:
-                self._close_text("cancelled")
-
-    def __del__(self) -> None:
-        # Left by `break` and forgotten. Only noted here: this may run in the middle of a step, in any thread.
-        self._llm._dropped.append(self._sequence.sequence_id)
-
-    @property
-    def result(self) -> Result:
-        """The request so far; final once the stream has ended."""
-        num = len(self._tokens)
-        elapsed = self._last_s - self._first_s
-        rate = (num - self._num_first) / elapsed if num > self._num_first and elapsed > 0 else None
-        return Result(
-            "".join(self._texts),
-            tuple(self._tokens),
-            tuple(self._origins),
-            self._reason or "cancelled",
-            Usage(self._sequence.prompt_length, num, rate, self._first_s if num else None),
-            self._sequence.statistics,
-        )
-
-    def _take(self, delta: Delta, when: float) -> None:
-        with self._lock:
-            if self._reason is not None:
-                return
-            self._last_s = when - self._started
-            if delta.tokens and not self._tokens:
-                self._first_s, self._num_first = self._last_s, len(delta.tokens)
-            for token, origin in zip(delta.tokens, delta.origins, strict=True):
-                text = self._detokenizer.add(token) if self._detokenizer is not None else ""
-                self._tokens.append(token)
-                self._origins.append(origin)
-                self._texts.append(text)
-                self._pieces.append(Piece(text, token, origin))
-            if delta.finish_reason is None:
-                return
-            self._error = delta.error
-            self._close_text(delta.finish_reason)
-        self._llm._end(self._sequence.sequence_id)
-
-    def _close_text(self, reason: Any) -> None:
-        self._reason = reason
-        rest = self._detokenizer.finish() if self._detokenizer is not None else ""
-        self._texts.append(rest)
-        self._pieces.append(Piece(rest, None, None, reason))
 
 
 def _is_batch(prompt: Any) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forerun.checks import real, whole
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.engine import Scheduler
 from forerun.errors import ParameterError
 from forerun.llm import LLM
-from forerun.sampling import real, whole
 from forerun.verification import RULES
 
 if TYPE_CHECKING:

@@ -137,7 +137,9 @@ class IndependentNoise:
         return self.uniform(node, Purpose.ACCEPT) < probability
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
-        return inverse_cdf(distribution.probs, self.uniform(node, purpose))
+        ids, probs = distribution.pool
+        place = inverse_cdf(probs, self.uniform(node, purpose))
+        return place if ids is None else int(ids[place])
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,11 @@ class Draft:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What verification decided: the accepted nodes from root to leaf (a chain's are 0..n-1) and the target's own
-    next token (bonus if everything was accepted, recovered otherwise)."""
+    next token (bonus if everything was accepted, recovered otherwise), None where the row after an accepted path is
+    unusable: the next round ends the request there."""
 
     path: tuple[int, ...]
-    next_token: int
+    next_token: int | None
 
     @property
     def num_accepted(self) -> int:
@@ -84,15 +85,32 @@ class Round:
     num_emitted: int
 
 
+LogprobsKind = Literal["raw", "processed"]
+"""Whose log probabilities: the model's own distribution, or the one that the token was drawn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The natural log of a token's probability, never above 0; `rank` 1 is the row's likeliest token. `top` holds the
+    likeliest tokens that were asked for as (token, log probability), best first, and then `token` if it is not one."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step committed to one sequence. `finish_reason` is None while it goes on; `error` with "error"."""
+    """What one step committed to one sequence. `finish_reason` is None while it goes on; `error` with "error".
+    `logprobs` has one entry for each token if the request asked for them."""
 
     sequence_id: int
     tokens: tuple[int, ...]
     origins: tuple[Origin, ...]
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases.tools import check_r0
 from tests.helpers import complete, run
 
 from forerun.control import FixedLength
@@ -136,19 +137,49 @@ def test_c03_a_round_drafts_at_most_what_remains_less_one(max_tokens: int) -> No
 
 
 @pytest.mark.parametrize("max_tokens", range(8, 21))
+@pytest.mark.parametrize("params", [{"temperature": 0, "logprobs": 1}, {"seed": 5, "logprobs": 0}])
+def test_c05_delivered_tokens_and_logprobs_are_what_usage_says(max_tokens: int, params: dict) -> None:
+    result = check_r0(target, PROMPT, ks=(4,), max_tokens=max_tokens, **params)
+    assert len(result.logprobs or ()) == len(result.tokens) == result.usage.completion_tokens == max_tokens
+    assert (result.usage.prompt_tokens, result.finish_reason) == (len(PROMPT), "length")
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_c05_delivered_equals_usage(drafter: str, max_tokens: int) -> None:
+@pytest.mark.parametrize("max_tokens", [8, 13, 20])
+def test_c05_rounds_add_up_to_what_was_delivered(drafter: str, max_tokens: int) -> None:
     llm = LLM(target(), drafter=DRAFTERS[drafter](), policy=FixedLength(4))
-    stream = llm.stream(PROMPT, temperature=0, max_tokens=max_tokens)
-    delivered = [piece.token for piece in stream if piece.token is not None]
-    result = stream.result
-    assert len(delivered) == len(result.tokens) == result.usage.completion_tokens == max_tokens
-    assert result.usage.prompt_tokens == len(PROMPT)
-    assert len(result.origins) == len(result.tokens)
-    speculation = result.speculation
+    speculation = llm.generate(PROMPT, temperature=0, max_tokens=max_tokens).speculation
     assert speculation.num_emitted == max_tokens
-    assert sum((i) * n for i, n in enumerate(speculation.histogram)) == speculation.num_accepted
+    assert sum(i * n for i, n in enumerate(speculation.histogram)) == speculation.num_accepted
     assert sum(speculation.histogram) == speculation.num_rounds
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_c05_usage_counts_what_was_delivered_where_a_token_or_a_string_ends_the_text(include: bool) -> None:
+    stop = TEXT[11]
+    end = TEXT.index(stop)
+    result = check_r0(
+        target, PROMPT, ks=(2, 5), temperature=0, max_tokens=40, stop_token_ids=[stop], include_stop_token=include,
+        logprobs=2,
+    )  # fmt: skip
+    assert len(result.logprobs or ()) == result.usage.completion_tokens == end + include
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("k, drafter", [(0, None), (4, "oracle"), (3, "half"), (5, "liar")])
+def test_c05_rates_are_of_delivered_tokens(
+    n: int, k: int, drafter: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that moves one second at each reading, so one a pass."""
+    clock = itertools.count()
+    monkeypatch.setattr("forerun.llm.perf_counter", lambda: float(next(clock)))
+    llm = LLM(target(), drafter=DRAFTERS[drafter]() if drafter else None, policy=FixedLength(k))
+    result = llm.generate(PROMPT, temperature=0, max_tokens=20, n=n)
+    for one in result.choices:
+        num_first = next(i for i, origin in enumerate(one.origins, 1) if origin != "drafted")
+        assert one.usage.tokens_per_s == pytest.approx((20 - num_first) / (one.speculation.num_rounds - 1))
+    # The first choice's prompt is read in the first pass, the others' last token with it in the second.
+    assert [one.usage.time_to_first_token_s for one in result.choices] == [1.0, *[2.0] * (n - 1)]
 
 
 @given(

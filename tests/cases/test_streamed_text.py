@@ -1,83 +1,338 @@
-"""cases.md C06 and C07 as far as this version goes, and the part of C20 that streams need.
-
-Stop strings are not built yet and are refused by name, whatever their value. What C06 asks of streams holds already:
-the deltas join to the non-streamed text, nothing is sent twice, and held-back text is flushed at the end.
-"""
+"""cases.md C06 and C07 (whole kinds): stop strings in streams, wherever block edges fall, and degenerate ones."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases.tools import (
+    DRAFTERS,
+    SCRIPTED,
+    byte_tokenizer,
+    check_r0,
+    joined,
+    outcome,
+    pieces_tokenizer,
+    request,
+    writer,
+    written,
+)
 
 from forerun.control import FixedLength
-from forerun.drafting.scripted import HalfDrafter, LiarDrafter, OracleDrafter
-from forerun.errors import ParameterError
+from forerun.errors import ForerunError, ParameterError
 from forerun.llm import LLM
-from forerun.models.detokenizer import Detokenizer
-from forerun.runtime.toy import ToyModel
 
-EOS = 256
-
-
-def byte_tokenizer() -> SimpleNamespace:
-    """Every byte is a token; id 256 ends a text."""
-    return SimpleNamespace(
-        vocabulary_size=257,
-        eos_ids=(EOS,),
-        encode=lambda text: list(text.encode()),
-        detokenizer=lambda continues=False: Detokenizer(lambda token: bytes([token]), {EOS}),
-    )
+FILLERS = ["a", "b", "c", " "]
+SCRIPTS = [
+    (["Lima", ".", "\n"], ["\n"], "Lima.", "\n"),
+    ([" Ivo", ",", "\n"], ["\n", "Ivo:"], " Ivo,", "\n"),
+    (["\nGu", "est", ":"], ["\nGuest:"], "", "\nGuest:"),
+    (["red", " blue", " green"], [" green\n=="], "red blue green", None),
+    (["aXY", "Zb", "ST", "x"], ["YZbS", "ST", "never"], "aX", "YZbS"),  # the one that ends first, in mid-token
+    (["one", "--", "-", "two"], ["---"], "one", "---"),
+    (["--", "--", "=="], ["-=-"], "----==", None),  # held back, released, held back again
+]
 
 
-def writer(ids: list[int], prompt_length: int) -> ToyModel:
-    """A target that writes exactly `ids` after its prompt."""
-    rows = np.zeros((prompt_length + len(ids), 257))
-    for i, token in enumerate(ids):
-        rows[prompt_length - 1 + i, token] = 30.0
-    return ToyModel.by_position(rows)
+def scripted(pieces: Sequence[str | bytes], num_fillers: int = 0, prompt: str = "ab", **settings: bool) -> Any:
+    """(target factory, tokenizer) of a model that writes fillers, these pieces, and end of text; then it repeats."""
+    tokenizer = pieces_tokenizer([*FILLERS, *dict.fromkeys(pieces)], **settings)
+    table = [*FILLERS, *dict.fromkeys(pieces)]
+    ids = [*[2] * num_fillers, *map(table.index, pieces), tokenizer.eos_ids[0]]
+    length = len(tokenizer.encode(prompt))
+    return lambda: writer(ids, tokenizer.vocabulary_size, length), tokenizer
 
 
-TEXTS = ["hi 🚀 ok", "日本", "👨‍👩‍👧", "e\u0301", '    ."', " begins with a space", "Lima.\n", "red blue green"]
+# -- C06 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("k", [0, 1, 3, 7, 8])
-@pytest.mark.parametrize("make", [OracleDrafter, LiarDrafter, HalfDrafter])
-def test_c06_c20_deltas_join_to_the_text_and_split_no_character(text: str, k: int, make: type) -> None:
-    ids = [*text.encode(), EOS]
-    llm = LLM(writer(ids, 2), byte_tokenizer(), make({tuple(b"ab"): ids}), FixedLength(k))  # type: ignore[arg-type]
-    pieces = list(llm.stream("ab", temperature=0, max_tokens=100))
-    assert "".join(piece.text for piece in pieces) == text
-    assert not any("\ufffd" in piece.text for piece in pieces)
-    whole = llm.generate("ab", temperature=0, max_tokens=100)
-    assert (whole.text, whole.finish_reason, list(whole.tokens)) == (text, "stop", ids[:-1])
+@pytest.mark.parametrize("pieces, stops, text, stop", SCRIPTS)
+@pytest.mark.parametrize("num_fillers", range(4))
+def test_c06_a_stop_string_ends_the_text_wherever_block_edges_fall(
+    pieces: list[str], stops: list[str], text: str, stop: str | None, num_fillers: int
+) -> None:
+    make, tokenizer = scripted(pieces, num_fillers)
+    result = check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=50, stop=stops)
+    assert result.text == "c" * num_fillers + text
+    assert result.finish_reason == "stop"
+    assert result.stop_reason == (stop or tokenizer.eos_ids[0])
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_c20_an_unfinished_character_is_flushed_once_at_the_end(cut: int) -> None:
-    ids = [*b"hi ", *"🚀".encode()]
-    llm = LLM(writer(ids, 2), byte_tokenizer())  # type: ignore[arg-type]
-    pieces = list(llm.stream("ab", temperature=0, max_tokens=3 + cut))
-    assert "".join(piece.text for piece in pieces) == "hi \ufffd"
-    assert [piece.finish_reason for piece in pieces][-1] == "length"
-    assert pieces[-1].text == "\ufffd"
+@pytest.mark.parametrize("pieces, stops, text, stop", SCRIPTS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_c06_the_cut_does_not_depend_on_how_tokens_split_the_text(
+    pieces: list[str], stops: list[str], text: str, stop: str | None, size: int
+) -> None:
+    whole = "".join(pieces).encode()
+    make, tokenizer = scripted([whole[i : i + size] for i in range(0, len(whole), size)])
+    for include in (False, True):
+        result = check_r0(
+            make, "ab", tokenizer=tokenizer, drafters=SCRIPTED, ks=(2, 7), temperature=0, max_tokens=50, stop=stops,
+            include_stop_string=include,
+        )  # fmt: skip
+        assert result.text == text + (stop or "" if include else "")
 
 
-@given(ids=st.lists(st.integers(0, 255), max_size=40), k=st.integers(0, 6))
-def test_c20_any_bytes_stream_as_they_decode(ids: list[int], k: int) -> None:
-    script = [*ids, EOS]
-    llm = LLM(writer(script, 1), byte_tokenizer(), HalfDrafter({(97,): script}), FixedLength(k))  # type: ignore[arg-type]
-    pieces = list(llm.stream("a", temperature=0, max_tokens=100))
-    assert "".join(piece.text for piece in pieces) == bytes(ids).decode("utf-8", "replace")
+@pytest.mark.parametrize("k", [0, 1, 3, 8])
+def test_c06_only_what_may_still_become_a_stop_string_waits(k: int) -> None:
+    expected = [["Lima", ".", ""], [" ", "Ivo,", ""], ["", "", ""], ["red", " blue", "", " green"]]
+    for (pieces, stops, _, stop), texts in zip(SCRIPTS, expected, strict=False):
+        make, tokenizer = scripted(pieces)
+        params = {"temperature": 0, "max_tokens": 50, "stop": stops}
+        drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
+        shown = [piece.text for piece in LLM(make(), tokenizer, drafter, FixedLength(k)).stream("ab", **params)]
+        assert shown == [*texts, ""] if stop else texts
 
 
-@pytest.mark.parametrize("stop", ["", [""], ["", "x"], [], None, ["a"] * 5, "x" * 10_000, "\u0000", "\ud83d", "ab"])
-def test_c07_stop_strings_are_refused_by_name_until_they_are_built(stop: object) -> None:
-    llm = LLM(writer([65, EOS], 2), byte_tokenizer())  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="stop: not built yet"):
-        llm.generate("ab", temperature=0, max_tokens=3, stop=stop)
-    assert llm.generate("ab", temperature=0, max_tokens=3).text == "A"
+@pytest.mark.parametrize("max_tokens, end", [(1, "length"), (2, "length"), (3, "length"), (50, "stop")])
+@pytest.mark.parametrize("k", [0, 1, 3, 8])
+def test_c06_held_text_is_flushed_once_however_the_text_ends(max_tokens: int, end: str, k: int) -> None:
+    pieces = [" gr", "een", "\n"]
+    make, tokenizer = scripted(pieces)
+    for stop_ids in ([], [tokenizer.encode("\n")[0]]):
+        result = check_r0(
+            make, "ab", tokenizer=tokenizer, ks=(k,), temperature=0, max_tokens=max_tokens, stop=[" green\n=="],
+            stop_token_ids=stop_ids,
+        )  # fmt: skip
+        kept = pieces[: min(max_tokens, 2 if stop_ids else 3)]
+        assert (result.text, result.finish_reason) == ("".join(kept), "stop" if stop_ids and max_tokens > 2 else end)
+
+
+@pytest.mark.parametrize("num_fillers", range(10))
+@pytest.mark.parametrize("k", [0, 8])
+def test_c06_held_text_of_a_stream_that_is_closed_is_shown_once(num_fillers: int, k: int) -> None:
+    pieces = ["red", " gr", "een", *"x" * 20]
+    make, tokenizer = scripted(pieces, num_fillers)
+    params = {"temperature": 0, "max_tokens": 50, "stop": [" green\n=="]}
+    texts = written(make, tokenizer, "ab", {}, params)
+    stream = LLM(make(), tokenizer, DRAFTERS["oracle"](texts, make), FixedLength(k)).stream("ab", **params)
+    shown = [next(stream) for _ in range(2)]
+    stream.close()
+    shown += stream
+    assert shown[-1].finish_reason == stream.result.finish_reason == "cancelled"
+    assert len(stream.result.tokens) == len(shown) - 1 == (10 if k else 2)
+    assert joined(shown) == stream.result.text == "".join((["c"] * num_fillers + pieces)[: len(stream.result.tokens)])
+
+
+@pytest.mark.parametrize(
+    "min_tokens, text", [(0, ""), (1, ""), (2, "ST"), (3, "STST"), (4, "STST"), (5, "STSTST"), (6, "STSTSTSTS")]
+)
+@pytest.mark.parametrize("include", [False, True])
+def test_c06_a_stop_string_counts_from_min_tokens_on(min_tokens: int, text: str, include: bool) -> None:
+    make, tokenizer = scripted(["ST", "ST", "S", "T", "ST", "S"])
+    result = check_r0(
+        make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=6, stop="ST", min_tokens=min_tokens,
+        include_stop_string=include,
+    )  # fmt: skip
+    found = min_tokens < 6
+    assert result.text == text + ("ST" if include and found else "")
+    assert (result.finish_reason, result.stop_reason) == (("stop", "ST") if found else ("length", None))
+    assert result.usage.completion_tokens >= min_tokens
+
+
+@pytest.mark.parametrize("include_token", [False, True])
+@pytest.mark.parametrize("include_string", [False, True])
+def test_c06_stop_strings_and_stop_tokens_together(include_token: bool, include_string: bool) -> None:
+    """A delivered stop token's own text may complete a stop string; one that is left out is not looked at."""
+    pieces = ["say", " e", "nd", "."]
+    make, tokenizer = scripted(pieces)
+    ids = {piece: tokenizer.encode(piece)[0] for piece in pieces}
+    flags = {"include_stop_token": include_token, "include_stop_string": include_string}
+    common = {"tokenizer": tokenizer, "temperature": 0, "max_tokens": 50, "logprobs": 1, **flags}
+    result = check_r0(make, "ab", stop=["end"], stop_token_ids=[ids["nd"]], **common)
+    if include_token:
+        assert (result.text, result.stop_reason) == ("say end" if include_string else "say ", "end")
+    else:
+        assert (result.text, result.stop_reason) == ("say e", ids["nd"])
+    assert result.usage.completion_tokens == 2 + include_token
+    result = check_r0(make, "ab", stop=["nd."], stop_token_ids=[ids[" e"]], **common)
+    assert (result.text, result.stop_reason) == ("say e" if include_token else "say", ids[" e"])
+    result = check_r0(make, "ab", stop=["y e"], stop_token_ids=[ids["."]], **common)
+    assert (result.text, result.stop_reason) == ("say e" if include_string else "sa", "y e")
+
+
+def test_c06_chat_answers_drop_their_first_space_before_stop_strings_are_looked_for() -> None:
+    chat = [{"role": "user", "content": "ab"}]
+    make, tokenizer = scripted([" ", " hi", " you"], strips_space=True)
+    common = {"tokenizer": tokenizer, "temperature": 0, "max_tokens": 50}
+    for prompt, stop, text in [
+        (chat, None, " hi you"), ("ab", None, "  hi you"), (chat, "  hi", " hi you"), ("ab", "  hi", ""),
+        (chat, " hi", ""), ("ab", " hi", " "), (chat, "hi ", " "), (chat, " ", ""), ("ab", " ", ""),
+    ]:  # fmt: skip
+        assert check_r0(make, prompt, ks=(2, 5), stop=stop, **common).text == text
+
+
+@pytest.mark.parametrize("params", [{"seed": 3, "temperature": 0.9}, {"temperature": 0}])
+def test_c06_every_choice_has_its_own_stop(params: dict) -> None:
+    from forerun.runtime.toy import ToyModel
+
+    tokenizer = pieces_tokenizer(["a", "b", "ab", "ba", " ", "c"])
+
+    def make() -> ToyModel:
+        return ToyModel.random(7, order=2, seed=2, spread=1.5)
+
+    result = check_r0(make, "ab", tokenizer=tokenizer, n=4, max_tokens=30, stop=["bab", "cc"], logprobs=1, **params)
+    assert all("bab" not in one.text and "cc" not in one.text for one in result.choices)
+    assert "stop" in {one.finish_reason for one in result.choices}
+
+
+def expected(
+    ids: list[int], table: list[bytes], eos: int, *, max_tokens: int, min_tokens: int, stop: list[str],
+    stop_token_ids: list[int], include_stop_string: bool, include_stop_token: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What plain decoding returns, said once more without sharing code; `ids` are the model's favourites."""
+    ends, tokens, known, reason, why = {eos, *stop_token_ids}, list[int](), 0, "length", None
+    for place in range(max_tokens):
+        favourite = ids[place] if place < len(ids) else eos
+        if favourite in ends and place < min_tokens:
+            favourite = min(set(range(eos)) - ends)
+        is_end = favourite in ends
+        if not is_end or include_stop_token:
+            tokens.append(favourite)
+            text = b"".join(table[token] for token in tokens).decode("utf-8", "ignore")
+            matches = [
+                (end, -len(one), one) for one in stop for end in range(known + 1, len(text) + 1)
+                if text[:end].endswith(one)
+            ]  # fmt: skip
+            known = len(text)
+            if matches and len(tokens) >= min_tokens:
+                end, _, one = min(matches)
+                return tokens, text[: end if include_stop_string else end - len(one)], "stop", one
+        if is_end:
+            reason, why = "stop", favourite
+            break
+    return tokens, b"".join(table[token] for token in tokens).decode("utf-8", "replace"), reason, why
+
+
+TABLE = [b"a", b"b", b"ab", b"ba", b"\n", b"\xc3", b"\xa9", "é".encode(), b"", b"a\nb"]
+
+
+@given(
+    ids=st.lists(st.integers(0, len(TABLE)), max_size=14),
+    stop=st.lists(st.text("ab\né", min_size=1, max_size=4), max_size=3, unique=True),
+    stop_token_ids=st.lists(st.integers(2, len(TABLE) - 1), max_size=2),
+    min_tokens=st.just(0) | st.integers(0, 8),
+    extra=st.integers(1, 10),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    k=st.sampled_from([0, 1, 3, 8]),
+    drafter=st.sampled_from(list(DRAFTERS)),
+)
+def test_c06_any_script_reads_as_plain_decoding_reads(
+    ids: list[int], stop: list[str], stop_token_ids: list[int], min_tokens: int, extra: int,
+    flags: tuple[bool, bool], k: int, drafter: str,
+) -> None:  # fmt: skip
+    # U+FFFD for bytes that are no UTF-8 is C20's; here every first byte of the accent is followed by its second.
+    ids = [token for one in ids for token in ([5, 6] if one in (5, 6) else [one])]
+    tokenizer = pieces_tokenizer(TABLE)
+    params = {
+        "max_tokens": min_tokens + extra, "min_tokens": min_tokens, "stop": stop,
+        "stop_token_ids": [i for i in stop_token_ids if i not in (5, 6)],
+        "include_stop_string": flags[0], "include_stop_token": flags[1],
+    }  # fmt: skip
+    result = check_r0(
+        lambda: writer([*ids, 10], 11, 2), [0, 1], tokenizer=tokenizer, drafters=[drafter], ks=[k], temperature=0,
+        **params,
+    )  # fmt: skip
+    found = (list(result.tokens), result.text, result.finish_reason, result.stop_reason)
+    assert found == expected(ids, [*TABLE, b""], 10, **params)
+
+
+# -- C07 ---------------------------------------------------------------------------------------------------------------
+
+
+def hello() -> Any:
+    return scripted(["x", "ab", " hello"])
+
+
+@pytest.mark.parametrize(
+    "stop", ["", [""], ["", "x"], ["x", ""], "\ud83d", ["x", "\ude80"], "\ud83d\ude80", b"x", [b"x"], [3], 3, {"x"}]
+)  # fmt: skip
+def test_c07_what_could_only_be_a_mistake_is_refused_by_name_and_the_engine_lives(stop: object) -> None:
+    make, tokenizer = hello()
+    llm = LLM(make(), tokenizer)
+    for call in (llm.generate, llm.stream):
+        with pytest.raises(ParameterError, match=r"^stop: ") as caught:
+            call("ab", temperature=0, max_tokens=9, stop=stop)
+        assert caught.value.name == "stop"
+    with pytest.raises(ForerunError):
+        llm.generate(["ab", "ba"], temperature=0, max_tokens=9, stop=stop)
+    assert request(llm, "ab", temperature=0, max_tokens=9).text == "xab hello"
+
+
+@pytest.mark.parametrize(
+    "stop, text, reason",
+    [(None, "xab hello", None), ([], "xab hello", None), ((), "xab hello", None),
+     (["1", "2", "3", "4", "5"], "xab hello", None), (["1", "2", "3", "4", "5", "ab", "ab"], "x", "ab"),
+     ("\0", "xab hello", None), ("x" * 10_000, "xab hello", None), ("x", "", "x"), ("xab hello", "", "xab hello")],
+)  # fmt: skip
+def test_c07_what_stop_may_be(stop: Any, text: str, reason: str | None) -> None:
+    make, tokenizer = hello()
+    result = check_r0(make, "ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
+    assert (result.text, result.stop_reason) == (text, reason or tokenizer.eos_ids[0])
+
+
+def test_c07_a_null_character_is_a_character() -> None:
+    make, tokenizer = scripted(["x", "\0", "y"])
+    assert check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=9, stop="\0").text == "x"
+    assert check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=9).text == "x\0y"
+
+
+@pytest.mark.parametrize("stop", ["ab", "b", "bx", "cabx", " ab"])
+def test_c07_text_of_the_prompt_never_matches_nor_does_a_stop_begin_in_it(stop: str) -> None:
+    make, tokenizer = scripted(["x", " hello"], prompt="c ab")
+    result = check_r0(make, "c ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
+    assert (result.text, result.finish_reason) == ("x hello", "stop")
+    make, tokenizer = scripted(["x", "ab", "bx"], prompt="c ab")
+    result = check_r0(make, "c ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
+    assert result.text == {"ab": "x", "b": "xa", "bx": "xab", "cabx": "xabbx", " ab": "xabbx"}[stop]
+
+
+@pytest.mark.parametrize("end", ["length", "eos", "token"])
+@pytest.mark.parametrize("k", [0, 8])
+def test_c07_a_long_stop_string_delays_what_begins_it_and_no_longer_than_the_end(end: str, k: int) -> None:
+    stop = "x" * 10_000
+    make, tokenizer = scripted(["hi", "x", "y", *["xx"] * 20, "z"])
+    params = {"temperature": 0, "stop": stop, "max_tokens": 18 if end == "length" else 99}
+    params["stop_token_ids"] = tokenizer.encode("z") if end == "token" else []
+    drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
+    shown = [piece.text for piece in LLM(make(), tokenizer, drafter, FixedLength(k)).stream("ab", **params)]
+    assert shown[:3] == ["hi", "", "xy"]
+    assert set(shown[3:18]) == {""}
+    held = {"length": "xx" * 15, "eos": "", "token": "xx" * 20}[end]
+    assert shown[-1] == held
+    assert end != "eos" or shown[-2] == "xx" * 20 + "z"
+
+
+def test_c07_a_long_stop_string_is_found_like_any_other() -> None:
+    stop = "ab" * 5_000
+    make, tokenizer = scripted(["hi", *["ab" * 8] * 624, "ab" * 7 + "a", "baba"])
+    params = {"temperature": 0, "max_tokens": 1_000, "stop": [stop]}
+    plain = outcome(request(LLM(make(), tokenizer), "ab", **params))
+    drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
+    assert outcome(request(LLM(make(), tokenizer, drafter, FixedLength(8)), "ab", **params)) == plain
+    assert plain[1:4] == ("hi", "stop", stop)
+
+
+def test_c07_text_parameters_without_a_tokenizer_are_refused_by_name() -> None:
+    llm = LLM(writer([3], 5, 1))
+    for stop in ("x", ["x"]):
+        with pytest.raises(ParameterError, match="stop: text means nothing"):
+            llm.generate([1], max_tokens=2, stop=stop)
+    assert llm.generate([1], max_tokens=2, temperature=0, stop=[]).tokens[0] == 3
+
+
+def test_byte_tokens_and_stops_in_the_middle_of_characters() -> None:
+    """A stop string is complete when its last character is, in whichever token its last byte comes."""
+    text = "né 🚀 x"
+    ids = [*text.encode(), 256]
+    for stop in ("é", "🚀", " 🚀 ", "x"):
+        result = check_r0(
+            lambda: writer(ids, 257, 2), "ab", tokenizer=byte_tokenizer(), drafters=SCRIPTED, temperature=0,
+            max_tokens=50, stop=stop,
+        )  # fmt: skip
+        end = text.index(stop) + len(stop)
+        assert result.text == text[: text.index(stop)]
+        assert list(result.tokens) == list(text[:end].encode())

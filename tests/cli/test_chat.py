@@ -40,6 +40,15 @@ def test_every_line_is_a_message(invoke: Invoke, conversations: list[list[dict[s
     ]
 
 
+def test_a_stop_string_cuts_the_answer_and_the_history(
+    invoke: Invoke, conversations: list[list[dict[str, Any]]]
+) -> None:
+    whole = invoke(*GREEDY, input="one\n").stdout.rstrip("\n")
+    result = invoke(*GREEDY, "--drafter", "lookup", "--stop", whole[2:4], input="one\ntwo\n")
+    assert result.stdout.splitlines()[0] == whole[: whole.index(whole[2:4])]
+    assert conversations[-1][1] == {"role": "assistant", "content": result.stdout.splitlines()[0]}
+
+
 def test_reset_forgets_all_but_the_system_message(invoke: Invoke, conversations: list[list[dict[str, Any]]]) -> None:
     result = invoke(*GREEDY, "--system", "be brief", input="one\n/reset\ntwo\n/exit\nnever\n")
     assert result.exit_code == 0

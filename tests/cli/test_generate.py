@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.conftest import Invoke, Terminal, start
+from tests.cli.conftest import Invoke
 from tests.cli.toys import PHRASE
 
-from forerun.cli.compare import Comparison
 from forerun.cli.prompt import read_prompt
-from forerun.cli.render import TextOutput
-from forerun.engine.statistics import Statistics
 from forerun.errors import PromptError
-from forerun.result import Piece, Result, Usage
 
 GREEDY = ("--target", "toy", "--temperature", "0")
 DRAFTED = (*GREEDY, "--draft", "toy-draft", "--k", "3")
@@ -73,7 +68,7 @@ def test_json_prints_one_document_and_nothing_else(invoke: Invoke) -> None:
     result = invoke("generate", "hello", *DRAFTED, "--max-tokens", "20", "--json")
     document = json.loads(result.stdout)
     assert len(result.stdout.splitlines()) == 1
-    assert set(document) == {"text", "tokens", "finish_reason", "usage", "speculation"}
+    assert set(document) == {"text", "tokens", "finish_reason", "stop_reason", "usage", "speculation"}
     assert set(document["usage"]) == {"prompt_tokens", "completion_tokens", "tokens_per_s", "time_to_first_token_s"}
     assert set(document["speculation"]) == {
         "tokens_per_pass", "acceptance_rate", "acceptance_by_depth", "histogram", "num_rounds",
@@ -91,6 +86,8 @@ def test_stop_tokens_end_the_text(invoke: Invoke) -> None:
     flags = ("--stop-token-id", str(ord(stop)), "--max-tokens", "40")
     assert text_of(invoke, "hello", *DRAFTED, *flags) == cut
     assert text_of(invoke, "hello", *DRAFTED, *flags, "--include-stop-token") == cut + stop
+    result = invoke("generate", "hello", *DRAFTED, *flags)
+    assert f"{len(cut)} (stop at token {ord(stop)}), prompt 5" in result.stderr
 
 
 # -- the prompt ------------------------------------------------------------------------------------------------------
@@ -217,106 +214,3 @@ def test_a_setting_without_effect_is_noted(invoke: Invoke) -> None:
     assert result.exit_code == 0
     assert "note: --k has no effect" in result.stderr
     assert "note:" not in invoke("generate", "x", *DRAFTED, "--max-tokens", "1").stderr
-
-
-# -- compare ---------------------------------------------------------------------------------------------------------
-
-
-def test_compare_runs_the_plain_target_too(invoke: Invoke) -> None:
-    result = invoke("generate", "hello", *DRAFTED, "--max-tokens", "40", "--compare")
-    assert result.exit_code == 0
-    assert len(result.stdout) == 40, "the second run's text is not printed"
-    assert "the speed of plain decoding; text identical (40 tokens)" in result.stderr
-
-
-def test_compare_on_a_terminal_counts_the_second_run(terminal: type[Terminal]) -> None:
-    one = terminal("generate", "hello", *DRAFTED, "--max-tokens", "12", "--compare")
-    assert one.wait() == 0
-    assert "\rthe same without a draft: 12 tokens\n" in one.seen
-    assert one.seen.count("text identical (12 tokens)") == 1
-
-
-def test_compare_in_json(invoke: Invoke) -> None:
-    args = ("hello", "--target", "toy", "--drafter", "lookup", "--max-tokens", "40", "--compare", "--json")
-    seeded = json.loads(invoke("generate", *args, "--seed", "3").stdout)
-    comparison = seeded["comparison"]
-    assert comparison["plain"]["text"] == seeded["text"]
-    assert (comparison["identical"], comparison["first_difference"]) == (True, None)
-    fast, slow = seeded["usage"]["tokens_per_s"], comparison["plain"]["tokens_per_s"]
-    assert comparison["ratio"] == pytest.approx(fast / slow)
-    assert json.loads(invoke("generate", *args).stdout)["comparison"]["identical"] is None
-
-
-def test_unseeded_texts_are_not_called_different(invoke: Invoke) -> None:
-    result = invoke("generate", "hello", "--target", "toy", "--drafter", "lookup", "--max-tokens", "40", "--compare")
-    assert "texts not compared" in result.stderr
-
-
-def result_of(tokens: list[int]) -> Result:
-    return Result("", tuple(tokens), (), "length", Usage(1, len(tokens), 2.0, 0.1), Statistics())
-
-
-@given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
-def test_the_first_difference_is_found(left: list[int], right: list[int]) -> None:
-    found = Comparison.of(result_of(left), result_of(right), {"temperature": 0}).first_difference
-    if left == right:
-        assert found is None
-    else:
-        assert left[:found] == right[:found]
-        assert left[found : found + 1] != right[found : found + 1]
-
-
-def test_a_difference_is_named() -> None:
-    comparison = Comparison.of(result_of([1, 2, 3]), result_of([1, 2, 4]), {"seed": 1})
-    assert "TEXT DIFFERS from output token 2 on" in comparison.conclusion
-    assert comparison.to_dict()["identical"] is False
-
-
-# -- rendering -------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.text(max_size=8), max_size=8))
-def test_a_redirected_text_is_unchanged(texts: list[str]) -> None:
-    data = io.BytesIO()
-    stream = io.TextIOWrapper(data, encoding="ascii", newline="\r\n")
-    output = TextOutput(stream, by_origin=True)
-    for text in texts:
-        output.show(Piece(text, 1, "drafted"))
-    stream.flush()
-    assert data.getvalue() == "".join(texts).encode("utf-8")
-
-
-@pytest.mark.parametrize("env, coloured", [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
-def test_colours_on_a_terminal(terminal: type[Terminal], env: dict[str, str], coloured: bool) -> None:
-    one = terminal("generate", "hello", *DRAFTED, "--max-tokens", "40", "--show-drafts", **env)
-    assert one.wait() == 0
-    text = one.seen.partition("tokens ")[0]
-    assert ("\x1b[32m" in text, "\x1b[33m" in text, "\x1b[36m" in text) == (coloured, coloured, coloured)
-    assert ("no colours" in one.seen) is not coloured
-    if not coloured:
-        assert "\x1b[3" not in one.seen
-
-
-def test_no_colours_unless_asked_for(terminal: type[Terminal]) -> None:
-    one = terminal("generate", "hello", *DRAFTED, "--max-tokens", "40")
-    assert one.wait() == 0
-    assert "\x1b[32m" not in one.seen
-    assert "token origin" not in one.seen
-
-
-def test_a_text_cannot_steer_the_terminal(terminal: type[Terminal]) -> None:
-    one = terminal("generate", "x", "--target", "toy-phrase", "--max-tokens", str(len(PHRASE)))
-    assert one.wait() == 0
-    assert one.seen.startswith(PHRASE.decode().replace("\x1b", "\u241b"))
-
-
-def test_a_missing_prompt_on_a_terminal_is_a_usage_error(terminal: type[Terminal]) -> None:
-    one = terminal("generate", "--target", "toy", NO_COLOR="1")
-    assert one.wait() == 2
-    assert one.seen.startswith("error: there is no PROMPT. give one in quotes, or - to read it from standard input")
-
-
-def test_redirected_show_drafts_has_no_escapes() -> None:
-    out, _ = start("generate", "hello", *DRAFTED, "--max-tokens", "40", "--show-drafts").communicate(timeout=60)
-    assert b"\x1b" not in out
-    assert len(out) == 40

@@ -68,7 +68,9 @@ def test_bench_is_imported_when_it_runs(invoke: Invoke, monkeypatch: pytest.Monk
     assert invoke("bench", "edit", "--rounds", "3").exit_code == 0
     assert runs == [("edit", 3)]
     assert "How often" in invoke("bench", "--help").stdout
-    assert invoke("bench", "edit", "--logprobs", "1").stderr.startswith("error: --logprobs: not built yet")
+    assert invoke("bench", "edit", "--echo", "1").stderr.startswith("error: --echo: not built yet")
+    assert "No such option: --logprobs" in invoke("bench", "edit", "--logprobs", "1").stderr
+    assert "No such option: --top-logprobs" in invoke("bench", "edit", "--top-logprobs", "1").stderr
     assert "forerun bench --help" in invoke("bench", "--nothing").stderr
 
 

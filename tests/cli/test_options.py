@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Invoke
 
 from forerun import loading
-from forerun.cli.options import Loading, Sampling, flag_names
+from forerun.cli.flags import options_of
+from forerun.cli.options import PYTHON_ONLY, Loading, Sampling, flag_names
 from forerun.cli.report import as_flags
 from forerun.errors import InputError
-from forerun.sampling import NOT_BUILT, SamplingParams
+from forerun.sampling.params import ELSEWHERE, NOT_BUILT, SamplingParams
 
 NOT_FOR_USERS = {"policy", "max_sequences", "progress"}
 """Settings of `load` that are objects or concern servers."""
@@ -23,30 +25,37 @@ MADE_WITHOUT_A_DEFAULT = {"target"}
 
 
 def test_every_sampling_parameter_has_a_flag() -> None:
-    assert {field.name for field in fields(SamplingParams)} == {field.name for field in fields(Sampling)}
+    assert {field.name for field in fields(SamplingParams)} - set(PYTHON_ONLY) == set(options_of(Sampling))
+    assert not set(PYTHON_ONLY) & set(options_of(Sampling))
 
 
 def test_every_setting_of_load_has_a_flag() -> None:
-    assert set(LOADED) - NOT_FOR_USERS == {field.name for field in fields(Loading)}
+    assert set(LOADED) - NOT_FOR_USERS == set(options_of(Loading))
 
 
 @pytest.mark.parametrize("group", [Loading, Sampling])
 def test_unset_flags_are_not_passed_on(group: Any) -> None:
-    required = {name: "x" for name in MADE_WITHOUT_A_DEFAULT if name in {field.name for field in fields(group)}}
+    required = dict.fromkeys(MADE_WITHOUT_A_DEFAULT & set(options_of(group)), "x")
     assert group(**required).given() == required
 
 
 def help_of(group: Any, name: str) -> str:
-    return str(get_args(get_type_hints(group, include_extras=True)[name])[1].help)
+    return str(options_of(group)[name].help)
 
 
-@pytest.mark.parametrize("field", fields(SamplingParams), ids=lambda field: field.name)
+WITHOUT_A_RANGE = {"bad_words", "stop", "regex", "json_schema", "best_of", "logprobs_kind"}
+"""Texts, and what is bounded by another flag or listed."""
+
+
+@pytest.mark.parametrize(
+    "field", [field for field in fields(SamplingParams) if field.name not in PYTHON_ONLY], ids=lambda field: field.name
+)
 def test_help_repeats_the_default_of_a_sampling_parameter(field: Any) -> None:
     """Ranges are in the help where there is a value to give; the default is repeated word for word."""
     text = help_of(Sampling, field.name)
     if isinstance(field.default, (int, float)) and not isinstance(field.default, bool):
         assert f"(default: {field.default})" in text
-    if field.default is not False:
+    if field.default is not False and field.name not in WITHOUT_A_RANGE:
         assert any(character.isdecimal() for character in text), "no range"
 
 
@@ -64,6 +73,32 @@ def test_help_names_every_flag(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, 
     assert all(f"{flag} " in result.stdout for flag in shared)
 
 
+PANELS = {
+    "Sampling": {"temperature", "top_k", "top_p", "min_p", "seed"},
+    "Penalties and biases": {"repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"},
+    "Allowed text": {"bad_words", "allowed_token_ids", "regex", "json_schema"},
+    "Length and stops": {
+        "max_tokens", "min_tokens", "stop", "include_stop_string", "stop_token_ids", "include_stop_token", "ignore_eos",
+    },
+    "Output": {"n", "best_of", "logprobs", "logprobs_kind", "prompt_logprobs"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_help_groups_the_sampling_flags(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    panels: dict[str, set[str]] = {}
+    panel = ""
+    for line in invoke(command, "--help").stdout.splitlines():
+        head = re.match(r"\W*─ ([A-Z][\w ]*) ─", line)
+        panel = head[1] if head else panel
+        panels.setdefault(panel, set()).update(re.findall(r"^\W*(--[\w-]+)", line))
+    names = flag_names()
+    for name, parameters in PANELS.items():
+        assert {names[parameter] for parameter in parameters} <= panels[name]
+    assert set().union(*PANELS.values()) == set(options_of(Sampling))
+
+
 @pytest.mark.parametrize("name", sorted(NOT_BUILT))
 @pytest.mark.parametrize("form", ["--{} 1", "--{}=1", "--{}"])
 def test_what_is_not_built_is_refused_by_name(invoke: Invoke, name: str, form: str) -> None:
@@ -72,6 +107,33 @@ def test_what_is_not_built_is_refused_by_name(invoke: Invoke, name: str, form: s
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: --{flag}: not built yet")
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("name", sorted(PYTHON_ONLY))
+@pytest.mark.parametrize("command", [("generate", "x"), ("chat",)])
+def test_python_objects_are_refused_by_name(invoke: Invoke, command: tuple[str, ...], name: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    result = invoke(*command, "--target", "toy", flag, "f")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"error: {flag}: takes Python objects, which no flag can hold. "
+        f"give it in Python: llm.generate(PROMPT, {name}=...).\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "name, meant", [(name, meant) for name, meant in ELSEWHERE.items() if meant not in PYTHON_ONLY]
+)
+def test_other_engines_names_lead_to_ours(invoke: Invoke, name: str, meant: str) -> None:
+    flag = "--" + name.replace("_", "-")
+    result = invoke("generate", "x", "--target", "toy", flag, "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {flag}: unknown parameter. did you mean {flag_names()[meant]}.\n"
+
+
+def test_a_python_name_leads_to_its_flag(invoke: Invoke) -> None:
+    result = invoke("generate", "x", "--target", "toy", "--bad-words", "x")
+    assert result.stderr == "error: --bad-words: unknown parameter. did you mean --bad-word.\n"
 
 
 @pytest.mark.parametrize("command", [("generate", "x"), ("chat",)])
@@ -158,11 +220,23 @@ def test_sampling_flags_reach_the_request(invoke: Invoke, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         LLM, "stream", lambda self, prompt, **params: seen.append(params) or real(self, prompt, **params)
     )
-    params = {"max_tokens": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "seed": 7}
+    params = {
+        "max_tokens": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "seed": 7,
+        "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.3, "min_tokens": 1, "n": 1,
+        "logprobs": 2, "logprobs_kind": "processed", "prompt_logprobs": 0, "regex": "[a-z]+",
+    }  # fmt: skip
     args = [part for name, value in params.items() for part in (flag_names()[name], str(value))]
-    more = ("--stop-token-id", "5", "--stop-token-id", "6", "--include-stop-token", "--ignore-eos")
+    more = (
+        "--stop-token-id", "5", "--stop-token-id", "6", "--include-stop-token", "--stop", "a", "--stop", r"\n\t\\",
+        "--include-stop-string", "--logit-bias", "5=1", "--logit-bias", "6=-2.5",
+        "--bad-word", "no", "--bad-word", "x y", "--allowed-token-ids", "97, 98,99",
+    )  # fmt: skip
     assert invoke("generate", "x", "--target", "toy", *args, *more).exit_code == 0
-    expected = {**params, "stop_token_ids": [5, 6], "include_stop_token": True, "ignore_eos": True}
+    expected = {
+        **params, "stop_token_ids": [5, 6], "include_stop_token": True, "stop": ["a", "\n\t\\"],
+        "include_stop_string": True, "logit_bias": [("5", 1.0), ("6", -2.5)], "bad_words": ["no", "x y"],
+        "allowed_token_ids": [97, 98, 99],
+    }  # fmt: skip
     assert seen == [expected]
 
 
@@ -175,6 +249,12 @@ def test_sampling_flags_reach_the_request(invoke: Invoke, monkeypatch: pytest.Mo
         ("set FORERUN_MIRROR=1", "set FORERUN_MIRROR=1"),
         ("unset x=1 and offline=True", "unset x=1 and offline=True"),
         ("draft_context=512", "--draft-ctx 512"),
+        ("5 is above max_tokens, 4", "5 is above --max-tokens, 4"),
+        ("loosen bad_words, the grammar or logits_processors", "loosen --bad-word, the grammar or logits_processors"),
+        (
+            "'max_tokens' is what was given, and max_tokens_2 too",
+            "'max_tokens' is what was given, and max_tokens_2 too",
+        ),
     ],
 )
 def test_remedies_are_spelled_as_flags(text: str, expected: str) -> None:

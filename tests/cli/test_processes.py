@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import PATIENCE_S, Terminal, start
 
-HEAVY = ("torch", "transformers", "tokenizers", "numpy")
+HEAVY = ("torch", "transformers", "tokenizers", "numpy", "llguidance")
 GREEDY = ("--temperature", "0", "--max-tokens", "2000")
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for another process")

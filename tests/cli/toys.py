@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from forerun.errors import (
     UnsupportedModelError,
     VocabularyMismatchError,
 )
+from forerun.llm import LLM
 from forerun.models import pull
 from forerun.models.store import ModelFiles
 from forerun.runtime.toy import ToyModel
@@ -48,12 +49,16 @@ class ByteTokenizer:
 
     vocabulary_size = SIZE
     eos_ids = (EOS,)
+    parts = SimpleNamespace(control_ids=frozenset({EOS}))
 
     def __init__(self, has_template: bool = True) -> None:
         self.has_template = has_template
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, **settings: bool) -> list[int]:
         return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return b"" if token == EOS else bytes([token])
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         if not self.has_template:
@@ -81,6 +86,17 @@ def toy_model(name: str, context_length: int | None = None) -> ToyModel:
         raise MissingDependencyError("torch is not installed", "", "pip install forerun[torch]")
     context_length = context_length or (24 if name == "toy-small" else 4096)
     return ToyModel(_phrase if name == "toy-phrase" else _letters(name), SIZE, context_length)
+
+
+def toy_llm(name: str = "toy") -> LLM:
+    """The target that `--target NAME` loads, decoding plainly."""
+    return LLM(toy_model(name), ByteTokenizer())  # type: ignore[arg-type]
+
+
+def plain_text(prompt: str = "hello", max_tokens: int = 40, **params: Any) -> str:
+    """What plain greedy decoding of `toy` writes, by the Python API."""
+    with toy_llm() as llm:
+        return llm.generate(prompt, temperature=0, max_tokens=max_tokens, **params).text
 
 
 def patch(setitem: Callable[[Any, str, Any], None], setattr_: Callable[[Any, str, Any], None]) -> None:

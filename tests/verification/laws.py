@@ -40,7 +40,7 @@ def reference_probs(
     probs = normalised(weights)
     likely_first = sorted(range(len(probs)), key=lambda i: (-probs[i], i))
     for place, i in enumerate(likely_first):
-        if place and math.fsum(probs[j] for j in likely_first[:place]) >= top_p:
+        if place and top_p < 1.0 and math.fsum(probs[j] for j in likely_first[:place]) >= top_p:
             weights[i] = 0.0
     probs = normalised(weights)
     return normalised([p if p >= min_p * max(probs) else 0.0 for p in probs])

@@ -26,7 +26,7 @@ from tests.verification.population import (
 from forerun.drafting import LookupDrafter
 from forerun.errors import ContractError
 from forerun.verification import CHAIN_RULES, DEFAULT_RULES
-from forerun.verification.broken import BROKEN, Broken
+from forerun.verification.broken import BROKEN, BROKEN_RULES, Broken
 
 TARGET, DRAFT = [[2, 2, 6], [7, 8, 2], [8, 8, 3]], [[1, 7, 8], [5, 2, 2], [4, 7, 3]]
 BINARY_TARGET, BINARY_DRAFT = [[6, 5], [5, 9]], [[3, 8], [7, 1]]
@@ -132,7 +132,7 @@ def test_sound_parts_survive_every_scenario(where: str, sound: str) -> None:
 
 
 def test_every_mutant_in_the_registry_is_killed_by_name() -> None:
-    assert set(KILLS) == set(BROKEN)
+    assert {*KILLS, "min_p_after"} == set(BROKEN_RULES)  # that one by test_level5_features.py
     assert all(places for places in KILLS.values())
     assert all("exact" in " ".join(places) for places in KILLS.values())
     assert all(broken.reason and "\n" not in broken.reason for broken in BROKEN.values())

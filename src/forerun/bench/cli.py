@@ -22,8 +22,9 @@ from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import DRAFTERS, Settings, bench
 from forerun.bench.weights import bytes_per_pass
 from forerun.bench.workloads import WORKLOADS, load_workload
+from forerun.checks import whole
 from forerun.errors import ParameterError
-from forerun.sampling import SamplingParams, whole
+from forerun.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.llm import LLM

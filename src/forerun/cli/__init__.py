@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from forerun.cli.chat import chat
+from forerun.cli.flags import flat
 from forerun.cli.generate import generate
 from forerun.cli.group import Commanded, Root, add_lazy
 from forerun.cli.models import models, pull
-from forerun.cli.options import flat
 from forerun.version import __version__
 
 app = typer.Typer(

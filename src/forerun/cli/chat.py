@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.generate import OUTPUT, load, note_unused
-from forerun.cli.options import Loading, Sampling
+from forerun.cli.check import check_params, note_unused
+from forerun.cli.generate import load
+from forerun.cli.options import OUTPUT, Loading, Sampling
 from forerun.cli.prompt import check_text, decode
 from forerun.cli.report import INTERRUPTED, say, say_error
-from forerun.errors import ContextLengthError, ForerunError, PromptError
+from forerun.errors import ContextLengthError, ForerunError, ParameterError, PromptError
 
 if TYPE_CHECKING:
     from forerun.cli.render import TextOutput
     from forerun.llm import LLM
     from forerun.result import Result
+    from forerun.sampling import SamplingParams
 
 HELP = "/exit ends, /reset forgets the conversation, /stats shows numbers; Ctrl-C stops an answer, Ctrl-D ends"
 
@@ -40,13 +42,12 @@ def chat(
     Piped, every line of standard input is one message. /help lists the commands.
     """
     from forerun.cli.render import TextOutput
-    from forerun.sampling import SamplingParams
 
     settings, params = loading.given(), sampling.given()
-    SamplingParams.from_keywords(params)
+    _refuse_several(check_params(params))
     if system is not None:
         check_text(system, "the system message")
-    note_unused(settings)
+    note_unused(settings, params)
     with load(settings) as llm:
         llm.encode([{"role": "user", "content": "Hello"}])  # a model without a chat template is refused here
         session = Session(llm, params, TextOutput(sys.stdout, show_drafts), system, show_drafts)
@@ -117,6 +118,7 @@ class Session:
 
     def answer(self, message: str, is_typed: bool) -> None:
         """Stream the answer to one message. An answer that was stopped stays in the history as far as it came."""
+        from forerun.cli.logprobs import print_logprobs
         from forerun.cli.play import play
 
         messages = [*self.history, {"role": "user", "content": message}]
@@ -130,6 +132,8 @@ class Session:
         result = played.result
         if not self.output.is_terminal:
             print(flush=True)  # a piped answer always ends with a line end of ours
+        print_logprobs("tokens", result.logprobs, self.llm.tokenizer)
+        print_logprobs("prompt", result.prompt_logprobs, self.llm.tokenizer)
         if result.tokens:
             self.results.append(result)
         if played.error is not None:
@@ -161,6 +165,16 @@ class Session:
         full = result.finish_reason == "length" and used == self.llm.engine.target.capabilities.context_length
         notes = ["stopped"] * interrupted + ["the context is full: /reset begins a new conversation"] * full
         say(f"({'; '.join([one_line(result), *notes])})")
+
+
+def _refuse_several(params: SamplingParams) -> None:
+    for name, number in (("n", params.n), ("best_of", params.num_choices)):
+        if number > 1:
+            raise ParameterError(
+                name,
+                f"{number} answers were asked for, and a conversation goes on from one",
+                "leave it out, or use forerun generate --chat",
+            )
 
 
 def _ask() -> str | None:

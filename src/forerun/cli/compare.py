@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forerun.cli.figures import together
 from forerun.cli.play import Played, play
 from forerun.llm import LLM, Prompt
 from forerun.result import Piece, Result
@@ -36,44 +37,67 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """Speculative over plain tokens per second."""
-        fast, slow = self.speculative.usage.tokens_per_s, self.plain.usage.tokens_per_s
+        """Speculative over plain tokens per second, of a text on average."""
+        fast, slow = (together(result).usage.tokens_per_s for result in (self.speculative, self.plain))
         return fast / slow if fast is not None and slow else None
 
     @property
+    def difference(self) -> tuple[int, int] | None:
+        """(text, output token) of the first token that differs, or that only one run has; None if there is none."""
+        for number, (left, right) in enumerate(zip(self.speculative.choices, self.plain.choices, strict=False)):
+            found = _first_difference(left.tokens, right.tokens)
+            if found is not None:
+                return number, found
+        return None
+
+    @property
     def first_difference(self) -> int | None:
-        """Index of the first output token that differs (or that only one run has); None if there is none."""
-        left, right = self.speculative.tokens, self.plain.tokens
-        for i, (one, other) in enumerate(zip(left, right, strict=False)):
-            if one != other:
-                return i
-        return None if len(left) == len(right) else min(len(left), len(right))
+        """Index of the first output token that differs, in the first text that does."""
+        return None if self.difference is None else self.difference[1]
 
     @property
     def conclusion(self) -> str:
         """One line: how much faster, and whether the text is the same."""
         speed = f"{self.ratio:.2f}x the speed of plain decoding" if self.ratio is not None else "too short to time"
-        where = self.first_difference
+        where, num_texts = self.difference, len(self.plain.choices)
         if not self.is_determined:
             return f"{speed}; texts not compared: sampled without --seed, each run draws its own"
         if where is None:
-            return f"{speed}; text identical ({len(self.plain.tokens)} tokens)"
+            num_tokens = sum(len(text.tokens) for text in self.plain.choices)
+            return f"{speed}; {'text' if num_texts == 1 else f'{num_texts} texts'} identical ({num_tokens} tokens)"
+        which = "" if num_texts == 1 else f" {where[0] + 1}"
         return (
-            f"{speed}; TEXT DIFFERS from output token {where} on (the first is 0). a near-tie between two tokens: "
-            "rounding depends on the rows of a pass. --strict removes it, --dtype float32 makes it rarer"
+            f"{speed}; TEXT{which} DIFFERS from output token {where[1]} on (the first is 0). "
+            "a near-tie between two tokens: rounding depends on the rows of a pass. "
+            "--strict removes it, --dtype float32 makes it rarer"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The `comparison` object of the JSON document. `identical` is None for unseeded sampling."""
-        usage = self.plain.usage
-        return {
-            "plain": {
-                "text": self.plain.text,
-                "completion_tokens": usage.completion_tokens,
-                "tokens_per_s": usage.tokens_per_s,
-                "time_to_first_token_s": usage.time_to_first_token_s,
-            },
+        difference = self.difference
+        document: dict[str, Any] = {
+            "plain": _plain(self.plain),
             "ratio": self.ratio,
-            "identical": self.first_difference is None if self.is_determined else None,
+            "identical": difference is None if self.is_determined else None,
             "first_difference": self.first_difference if self.is_determined else None,
         }
+        if self.plain.others:
+            document["plain"]["choices"] = [{"index": text.choice, **_plain(text)} for text in self.plain.choices]
+            document["different_text"] = difference[0] if difference is not None and self.is_determined else None
+        return document
+
+
+def _plain(text: Result) -> dict[str, Any]:
+    return {
+        "text": text.text,
+        "completion_tokens": text.usage.completion_tokens,
+        "tokens_per_s": text.usage.tokens_per_s,
+        "time_to_first_token_s": text.usage.time_to_first_token_s,
+    }
+
+
+def _first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
+    for i, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return i
+    return None if len(left) == len(right) else min(len(left), len(right))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forerun.cli.options import Loading, Sampling
+from forerun.cli.check import check_params, has_drafter, note_unused
+from forerun.cli.options import OUTPUT, Loading, Sampling
 from forerun.cli.prompt import read_prompt
 from forerun.cli.report import INTERRUPTED, say, say_error
 from forerun.errors import ParameterError
@@ -17,10 +18,9 @@ from forerun.errors import ParameterError
 if TYPE_CHECKING:
     from forerun.cli.compare import Comparison
     from forerun.cli.play import Played
+    from forerun.cli.render import TextOutput
     from forerun.llm import LLM
-    from forerun.result import Piece
-
-OUTPUT = "Output"
+    from forerun.result import Piece, Result
 
 
 def generate(
@@ -51,7 +51,8 @@ def generate(
 ) -> None:
     """Complete a prompt, streamed.
 
-    The text goes to standard output as it is committed, the closing table to standard error.
+    The text goes to standard output as it is committed, the closing table to standard error. Several texts (--n) are
+    printed when all have ended, each ended by a line end and headed by a line on standard error.
     """
     request = read_prompt(prompt, prompt_ids, chat)
     settings, params = loading.given(), sampling.given()
@@ -74,40 +75,26 @@ def load(settings: dict[str, Any]) -> LLM:
     return loading.load(**settings, progress=RichProgress(console()))
 
 
-def note_unused(settings: dict[str, Any]) -> None:
-    """Say which drafting settings have no effect because nothing drafts."""
-    if not has_drafter(settings):
-        for name, flag in (("k", "--k"), ("verifier", "--verifier")):
-            if settings.get(name) not in (None, 0):
-                say(f"note: {flag} has no effect without --draft MODEL or --drafter lookup")
-
-
-def has_drafter(settings: dict[str, Any]) -> bool:
-    """Whether these settings draft at all."""
-    return "draft" in settings or settings.get("drafter", "none") != "none"
-
-
 def _check(settings: dict[str, Any], params: dict[str, Any], compare: bool) -> None:
     """Refuse what can be refused before any model is looked at."""
-    from forerun.sampling import SamplingParams
-
-    SamplingParams.from_keywords(params)
+    check_params(params)
     if compare and not has_drafter(settings):
         raise ParameterError(
             "compare", "there is nothing to compare plain decoding with", "add --draft MODEL or --drafter lookup"
         )
-    note_unused(settings)
+    note_unused(settings, params)
 
 
 def _print_text(llm: LLM, request: Any, params: dict[str, Any], show_drafts: bool, compare: bool) -> int:
-    from forerun.cli.play import play
+    from forerun.cli.logprobs import print_logprobs
     from forerun.cli.render import CountOutput, TextOutput, print_comparison, print_summary
 
+    def add_logprobs(text: Result) -> None:
+        print_logprobs("tokens", text.logprobs, llm.tokenizer)
+
     output = TextOutput(sys.stdout, show_drafts)
-    try:
-        played = play(llm, request, params, output.show)
-    finally:
-        output.end()
+    played = _play_text(llm, request, params, output, add_logprobs)
+    print_logprobs("prompt", played.result.prompt_logprobs, llm.tokenizer)
     if played.error is not None:
         say_error(played.error)
         return played.error.exit_code
@@ -127,6 +114,31 @@ def _print_text(llm: LLM, request: Any, params: dict[str, Any], show_drafts: boo
     return 0
 
 
+def _play_text(
+    llm: LLM, request: Any, params: dict[str, Any], output: TextOutput, after_each: Callable[[Result], None]
+) -> Played:
+    """Run the request and print its text as it comes, or its texts once all have ended."""
+    from forerun.cli.play import play
+    from forerun.cli.several import Gathered
+    from forerun.sampling import SamplingParams
+
+    num_texts = SamplingParams.from_keywords(params).num_choices
+    if num_texts == 1:
+        try:
+            played = play(llm, request, params, output.show)
+        finally:
+            output.end()
+        after_each(played.result)
+        return played
+    gathered = Gathered(output, num_texts)
+    try:
+        played = play(llm, request, params, gathered.show)
+    finally:
+        gathered.end()
+    gathered.print_kept(played.result, after_each)
+    return played
+
+
 def _print_document(llm: LLM, request: Any, params: dict[str, Any], show_drafts: bool, compare: bool) -> int:
     from forerun.cli.play import play
 
@@ -134,6 +146,8 @@ def _print_document(llm: LLM, request: Any, params: dict[str, Any], show_drafts:
     document = played.result.to_dict()
     if show_drafts:
         document["origins"] = list(played.result.origins)
+        for entry, text in zip(document.get("choices", ()), played.result.choices, strict=False):
+            entry["origins"] = list(text.origins)
     code = _explain(played)
     if compare:
         document["comparison"] = None

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forerun.cli.report import report
-from forerun.errors import InputError
+from forerun.errors import InputError, ParameterError
 
 _lazy: dict[str, Lazy] = {}
 
@@ -64,7 +64,7 @@ class Root(TyperGroup):
 
 
 class Commanded(TyperCommand):
-    """A command that refuses by name the sampling parameters that are not built yet, instead of not knowing them."""
+    """A command that knows the sampling parameters it has no flag for, and says why it has none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -72,7 +72,7 @@ class Commanded(TyperCommand):
         except Exception as error:
             option = getattr(error, "option_name", None)
             if option is not None and getattr(error, "param", None) is None:
-                _refuse_unbuilt(str(option))
+                _refuse_by_name(str(option), {name for known in self.params for name in known.opts})
             raise
 
 
@@ -108,9 +108,19 @@ def add_lazy(name: str, help: str, home: str) -> None:
     _lazy[name] = Lazy(name, help, home)
 
 
-def _refuse_unbuilt(option: str) -> None:
-    from forerun.sampling import NOT_BUILT, SamplingParams
+def _refuse_by_name(option: str, known: set[str]) -> None:
+    """Refuse a sampling parameter that is not built, belongs to Python, or has another name here; return for anything
+    else. `known` are the command's own flags."""
+    from forerun.cli.options import PYTHON_ONLY, flag_names
+    from forerun.sampling.params import ELSEWHERE, NOT_BUILT, SamplingParams
 
     name = option.lstrip("-").replace("-", "_")
     if name in NOT_BUILT:
         SamplingParams.from_keywords({name: None})
+    if name in PYTHON_ONLY:
+        raise ParameterError(
+            name, "takes Python objects, which no flag can hold", f"give it in Python: llm.generate(PROMPT, {name}=...)"
+        )
+    flag = flag_names().get(ELSEWHERE.get(name, name))
+    if flag in known:
+        raise InputError(f"{option}: unknown parameter", "", f"did you mean {flag}")

@@ -1,4 +1,4 @@
-"""One answer, from the first pass to the last token or Ctrl-C."""
+"""One request, from the first pass to the last token or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from forerun.errors import ForerunError
 from forerun.llm import LLM, Prompt
 from forerun.result import Piece, Result
+from forerun.sampling import SamplingParams
 
 
 class Interrupts:
@@ -55,8 +56,13 @@ class Played:
 
 
 def play(llm: LLM, prompt: Prompt, params: dict[str, Any], show: Callable[[Piece], None]) -> Played:
-    """Stream one request through `show`. Refusals raise; errors after the start are returned with what there is."""
-    stream = llm.stream(prompt, **params)
+    """Stream one request through `show`. Refusals raise; errors after the start are returned with what there is.
+
+    With `best_of` the pieces of all texts come, also of those that `result` then drops.
+    """
+    sampling = SamplingParams.from_keywords(params)
+    # `stream` refuses what cannot be shown as it comes; here its pieces are counted, and Ctrl-C keeps what there is.
+    stream = llm.open(prompt, sampling) if sampling.ranks_choices else llm.stream(prompt, **params)
     interrupted, failure = False, None
     with Interrupts() as interrupts:
         try:
@@ -74,5 +80,12 @@ def play(llm: LLM, prompt: Prompt, params: dict[str, Any], show: Callable[[Piece
             failure = error
         finally:
             stream.close()
-    result = stream.result if failure is None else replace(stream.result, finish_reason="error")
+    result = stream.result if failure is None else _failed(stream.result)
     return Played(result, interrupted or interrupts.requested, failure)
+
+
+def _failed(result: Result) -> Result:
+    """With every text that an error cut short marked so."""
+    others = tuple(_failed(one) for one in result.others)
+    reason = "error" if result.finish_reason == "cancelled" else result.finish_reason
+    return replace(result, finish_reason=reason, others=others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from forerun.cli import values
 from forerun.errors import ParameterError, PromptError
 
 
@@ -13,7 +14,7 @@ def read_prompt(prompt: str | None, prompt_ids: str | None, as_chat: bool) -> An
     if prompt_ids is not None:
         if prompt is not None or as_chat:
             raise ParameterError("prompt_ids", "was given together with a PROMPT or --chat", "give one of them")
-        return _ids(prompt_ids)
+        return values.prompt_ids(prompt_ids)
     if prompt is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise PromptError("there is no PROMPT", "", "give one in quotes, or - to read it from standard input")
@@ -53,18 +54,3 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         raise PromptError("standard input is closed", "", "give the prompt as an argument")
     return decode(sys.stdin.buffer.read(), "standard input")
-
-
-def _ids(text: str) -> list[int]:
-    parts = text.replace(",", " ").split()
-    if not parts:
-        raise PromptError("the prompt is empty", "--prompt-ids holds no token id", 'for example --prompt-ids "1, 2, 3"')
-    ids = []
-    for part in parts:
-        try:
-            ids.append(int(part))
-        except ValueError:
-            raise ParameterError(
-                "prompt_ids", f"{part!r} is not a token id", 'for example --prompt-ids "1, 2, 3"'
-            ) from None
-    return ids

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO, get_args
 
+from forerun.cli.figures import ended, together
 from forerun.cli.report import say
 from forerun.result import Piece, Result
 from forerun.types import Origin
@@ -32,7 +33,8 @@ class TextOutput:
     """Writes pieces to standard output as they come.
 
     Redirected, it writes exactly the text, in UTF-8 with its own line ends. On a terminal, control characters are
-    shown as symbols, tokens are coloured if `by_origin`, and the text is followed by a line end.
+    shown as symbols, tokens are coloured if `by_origin`, and the text is followed by a line end. Text that was held
+    back has the colour of the token that released it, or of the last token where the end did.
     """
 
     def __init__(self, stream: TextIO, by_origin: bool = False) -> None:
@@ -40,6 +42,7 @@ class TextOutput:
         self.is_terminal = stream.isatty()
         self.has_colours = by_origin and self.is_terminal and _wants_colour()
         self._owes_line_end = False
+        self._code = ""
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             if self.is_terminal:
@@ -50,13 +53,14 @@ class TextOutput:
     def show(self, piece: Piece) -> None:
         """Write one piece's text, at once."""
         text = piece.text
+        if piece.origin is not None and self.has_colours:
+            self._code = COLOURS.get(piece.origin, ("", ""))[0]
         if not text:
             return
         self._owes_line_end = False  # should this write fail, nothing more is owed to anybody
         if self.is_terminal:
             text = text.translate(_VISIBLE)
-        code = COLOURS[piece.origin][0] if self.has_colours and piece.origin in COLOURS else ""
-        self._stream.write(f"\x1b[{code}m{text}\x1b[0m" if code else text)
+        self._stream.write(f"\x1b[{self._code}m{text}\x1b[0m" if self._code else text)
         self._stream.flush()
         self._owes_line_end = not text.endswith("\n")
 
@@ -67,6 +71,14 @@ class TextOutput:
             stream.write("\n")
             stream.flush()
         self._owes_line_end = False
+
+    def end_line(self) -> None:
+        """End one text of several: redirected, with a line end of ours whatever the text ends with."""
+        if not self.is_terminal:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._owes_line_end = False
+        self.end()
 
 
 class CountOutput:
@@ -95,8 +107,9 @@ class CountOutput:
 
 
 def print_summary(result: Result, legend: TextOutput | None = None) -> None:
-    """The closing table; `legend` (where tokens were coloured) adds how many tokens came from where."""
-    print_rows([*_rows(result), *([_legend(result, legend.has_colours)] if legend is not None else [])])
+    """The closing table, over all texts; `legend` (where tokens were coloured) adds how many tokens came from where."""
+    total = together(result)
+    print_rows([*_rows(total), *([_legend(total, legend.has_colours)] if legend is not None else [])])
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -106,8 +119,8 @@ def print_comparison(comparison: Comparison) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("", "speculative", "plain"):
         table.add_column(title, justify="left" if not title else "right")
-    pair = (comparison.speculative.usage, comparison.plain.usage)
-    table.add_row("tokens/s", *(_number(usage.tokens_per_s) for usage in pair))
+    pair = [together(result).usage for result in (comparison.speculative, comparison.plain)]
+    table.add_row(_rate_name(comparison.plain), *(_number(usage.tokens_per_s) for usage in pair))
     table.add_row("first token", *(_seconds(usage.time_to_first_token_s) for usage in pair))
     table.add_row("tokens", *(str(usage.completion_tokens) for usage in pair))
     console().print(table)
@@ -131,7 +144,7 @@ def console() -> Console:
     from rich.console import Console
 
     width = None if sys.stderr.isatty() else WIDE
-    return Console(file=sys.stderr, highlight=False, markup=False, width=width)
+    return Console(file=sys.stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def one_line(result: Result) -> str:
@@ -145,10 +158,11 @@ def one_line(result: Result) -> str:
 
 
 def _rows(result: Result) -> list[tuple[str, str]]:
-    usage, speculation = result.usage, result.speculation
+    usage, speculation, num_texts = result.usage, result.speculation, len(result.choices)
+    how = f"({ended(result)})" if num_texts == 1 else f"in {num_texts} texts"
     rows = [
-        ("tokens", f"{usage.completion_tokens} ({result.finish_reason}), prompt {usage.prompt_tokens}"),
-        ("tokens/s", _number(usage.tokens_per_s)),
+        ("tokens", f"{usage.completion_tokens} {how}, prompt {usage.prompt_tokens}"),
+        (_rate_name(result), _number(usage.tokens_per_s)),
         ("time to first token", _seconds(usage.time_to_first_token_s)),
     ]
     if speculation.num_rounds:
@@ -172,6 +186,10 @@ def _rows(result: Result) -> list[tuple[str, str]]:
     total = sum(parts.values()) or 1.0
     rows.append(("seconds", "  ".join(f"{name} {s:.2f} ({_percent(s / total)})" for name, s in parts.items())))
     return rows
+
+
+def _rate_name(result: Result) -> str:
+    return "tokens/s a text" if result.others else "tokens/s"
 
 
 def _legend(result: Result, has_colours: bool) -> tuple[str, Any]:

@@ -68,7 +68,8 @@ def say(text: str) -> None:
 
 
 def as_flags(text: str) -> str:
-    """`draft=NAME` as `--draft NAME`, `strict=True` as `--strict`: remedies are written for Python and typed here."""
+    """`draft=NAME` as `--draft NAME`, `strict=True` as `--strict`, `max_tokens` as `--max-tokens`: errors are written
+    for Python and read here. Names of one word are left alone, for they may be words."""
     names = _flags()
 
     def flag(match: re.Match[str]) -> str:
@@ -76,7 +77,9 @@ def as_flags(text: str) -> str:
             return match[0]
         return names[match[1]] if match[2] == "True" else f"{names[match[1]]} {match[2]}"
 
-    return re.sub(r"(?<![\w-])([a-z][a-z_]*)=(?:['\"]?)([\w./-]*\w)(?:['\"]?)", flag, text)
+    text = re.sub(r"(?<![\w-])([a-z][a-z_]*)=(?:['\"]?)([\w./-]*\w)(?:['\"]?)", flag, text)
+    bare = r"(?<![\w./'\"-])([a-z]+(?:_[a-z]+)+)(?![\w=/'\"-])"
+    return re.sub(bare, lambda match: names.get(match[1], match[0]), text)
 
 
 def silence_stdout() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from forerun.checks import whole
 from forerun.drafting.base import SequenceView
-from forerun.sampling import whole
 from forerun.types import Plan, Round
 
 

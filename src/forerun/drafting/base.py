@@ -7,7 +7,7 @@ from typing import Protocol
 
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
-from forerun.sampling import SamplingParams
+from forerun.sampling import Distribution, SamplingParams
 from forerun.types import Draft, Verdict
 
 
@@ -41,6 +41,11 @@ class SequenceView(Protocol):
     @property
     def noise(self) -> Noise:
         """This round's randomness: draft with `noise.draw(q, node, Purpose.DRAFT)`; a draft's kind is `noise.kind`."""
+        ...
+
+    def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = ()) -> Distribution:
+        """q: row `index` of a draft model's pass under the request's own parameters, penalties, biases and masks
+        included, where it follows the committed tokens and the draft tokens `prefix`. Ask for prefixes in order."""
         ...
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from forerun.checks import whole
 from forerun.drafting.base import SequenceView
 from forerun.errors import ParameterError
 from forerun.runtime.base import Rows
-from forerun.sampling import whole
 from forerun.types import Draft, Verdict
 
 MODULUS = (1 << 61) - 1

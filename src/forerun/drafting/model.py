@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from forerun.checks import real
 from forerun.drafting.base import SequenceView
-from forerun.errors import NumericalError
+from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, UserCodeError
 from forerun.randomness import Purpose
 from forerun.runtime.base import Model, Rows
-from forerun.sampling import Distribution, real
+from forerun.sampling import Distribution
 from forerun.types import Draft, Span, Verdict
 
 
@@ -56,14 +57,15 @@ class ModelDrafter:
                 self._fed[span.sequence_id].extend(span.tokens)
             for place, i in enumerate(active):
                 sequence = sequences[i]
-                q = Distribution(out, out.index(place, 0), sequence.params, sequence.vocabulary_size)
+                q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
                 try:
                     if self.min_confidence > 0.0:
                         confidences[i] *= q.confidence
                     tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
-                except NumericalError as error:
+                except (NumericalError, UserCodeError) as error:
                     # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
-                    self._give_up(sequence, error)
+                    if not isinstance(error, NoLegalTokenError):
+                        self._give_up(sequence, error)
                     shapes[i] = 0
                     continue
                 rows[i].append(q)
@@ -120,7 +122,7 @@ class ModelDrafter:
         missing = [*sequence.tokens[start:], *drafted[max(start - len(sequence.tokens), 0) :]]
         return Span(sequence.sequence_id, start, missing, 1)
 
-    def _give_up(self, sequence: SequenceView, error: NumericalError) -> None:
+    def _give_up(self, sequence: SequenceView, error: ForerunError) -> None:
         self._broken.add(sequence.sequence_id)
         warnings.warn(
             f"the draft model failed and is not used for the rest of this request (its text is unaffected): {error}",

@@ -8,15 +8,18 @@ from itertools import count
 from time import perf_counter
 from typing import Literal
 
+from forerun.constraints import Constraint
 from forerun.control.policy import FixedLength, Load, Policy
 from forerun.drafting.base import Drafter, NoDrafter
+from forerun.engine.commit import commit, score_prompt
+from forerun.engine.request import make_sequence
 from forerun.engine.scheduler import Scheduler, Slice
-from forerun.engine.sequence import Sequence
-from forerun.errors import ContextLengthError, ContractError, NumericalError, ParameterError, PromptError
-from forerun.randomness import Noise, fresh_seed, make_noise
+from forerun.engine.sequence import Sequence, Watch
+from forerun.errors import ContractError, NumericalError, UserCodeError
+from forerun.randomness import Noise, make_noise
 from forerun.runtime.base import Model, Rows
-from forerun.sampling import Distribution, SamplingParams
-from forerun.types import Delta, Draft, FinishReason, Origin, Round, Span, Verdict
+from forerun.sampling import Distribution, Processing, SamplingParams
+from forerun.types import Delta, Draft, FinishReason, Round, Span, Verdict
 from forerun.verification import DEFAULT_RULES, Rule, verify
 
 NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
@@ -26,8 +29,8 @@ class Engine:
     """Continuous batching with speculation. `step` is the whole algorithm; a single request is a batch of one.
 
     `vocabulary_size` is the real vocabulary (default: the target's row width): ids beyond it are never chosen.
-    `eos_ids` end a text unless its request ignores them. `rules` and `make_noise` are parts that tests and audits
-    replace by broken or enumerating ones.
+    `eos_ids` end a text unless its request ignores them. `rules`, `make_noise` and `make_processing` are parts that
+    tests and audits replace by broken or enumerating ones.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Engine:
         scheduler: Scheduler | None = None,
         rules: Mapping[Literal["sampled", "deterministic"], Rule] = DEFAULT_RULES,
         make_noise: NoiseFactory = make_noise,
+        make_processing: Callable[..., Processing] = Processing,
     ) -> None:
         self.target = target
         self.drafter: Drafter = drafter if drafter is not None else NoDrafter()
@@ -50,54 +54,66 @@ class Engine:
         )
         self.eos_ids = frozenset(eos_ids)
         self.scheduler = scheduler if scheduler is not None else Scheduler()
-        self.rules, self.make_noise = rules, make_noise
+        self.rules, self.make_noise, self.make_processing = rules, make_noise, make_processing
         self._ids = count()
         self._sequences: dict[int, Sequence] = {}
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
+        self._followers: dict[int, list[Sequence]] = {}  # by who reads their prompt, until it is read
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def add(self, prompt: Seq[int], params: SamplingParams, *, choice: int = 0) -> Sequence:
-        """Queue a request; refused before any work if it cannot be served. `choice` tells apart several answers to
-        one prompt and seed."""
-        context_length = self.target.capabilities.context_length
-        if len(prompt) == 0:
-            raise PromptError("the prompt is empty", "a model needs at least one token to start from", "give some text")
-        outside = next((token for token in prompt if not 0 <= token < self.vocabulary_size), None)
-        if outside is not None:
-            raise PromptError(f"prompt token id {outside} is outside 0..{self.vocabulary_size - 1}")
-        if context_length is not None and len(prompt) >= context_length:
-            raise ContextLengthError(len(prompt), context_length)
-        if params.max_tokens is None and context_length is None:
-            raise ParameterError("max_tokens", "must be given for a model whose context is unbounded")
-        limits = [] if params.max_tokens is None else [len(prompt) + params.max_tokens]
-        limits += [] if context_length is None else [context_length]
-        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        seed = params.seed if params.seed is not None else fresh_seed()
-        sequence = Sequence(
-            sequence_id=next(self._ids),
-            tokens=[int(token) for token in prompt],
-            prompt_length=len(prompt),
-            params=params,
+    def add(
+        self,
+        prompt: Seq[int],
+        params: SamplingParams,
+        *,
+        choice: int = 0,
+        leader: Sequence | None = None,
+        watch: Watch | None = None,
+        constraints: Seq[Constraint] = (),
+    ) -> Sequence:
+        """Queue a request; refused before any work if it cannot be served.
+
+        `choice` tells apart several answers to one prompt and seed. A `leader` with the same prompt reads it for this
+        one too: its cache is forked as soon as it holds the prompt. `watch` sees each delivered token and may end the
+        text (stop strings); `constraints` are fresh ones, for this sequence alone.
+        """
+        sequence = make_sequence(
+            next(self._ids),
+            prompt,
+            params,
             vocabulary_size=self.vocabulary_size,
-            seed=seed,
-            choice=int(choice),
-            limit=min(limits),
-            stop_ids=stop_ids,
+            context_length=self.target.capabilities.context_length,
+            eos_ids=self.eos_ids,
+            choice=choice,
+            seed=None if leader is None else leader.seed,
+            watch=watch,
+            constraints=constraints,
+            make_processing=self.make_processing,
         )
-        if params.max_tokens == 0:
+        if params.max_tokens == 0 and not sequence.num_unscored:
             sequence.finish_reason = "length"
             self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))
             return sequence
         self._sequences[sequence.sequence_id] = sequence
-        self.scheduler.add(sequence)
+        if leader is not None and leader.sequence_id in self._followers:
+            sequence.prompt_logprobs = None
+            self._followers[leader.sequence_id].append(sequence)
+        else:
+            self._followers[sequence.sequence_id] = []
+            self.scheduler.add(sequence)
         return sequence
 
     def cancel(self, sequence_id: int) -> None:
         """End a request now and free everything it holds; finished and unknown ids are ignored."""
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
+            self._finish(sequence, "cancelled")
+
+    def cancel_all(self) -> None:
+        """Cancel every request."""
+        for sequence in list(self._sequences.values()):
             self._finish(sequence, "cancelled")
 
     @property
@@ -112,7 +128,7 @@ class Engine:
         start = perf_counter()
         parts = self._batch()
         if not parts:
-            return self._commit([], [], [])
+            return self._commit([], [], [], [])
         shapes = self._plan(parts)
         planned = perf_counter()
         drafts = self._propose(parts, shapes)
@@ -120,9 +136,10 @@ class Engine:
         rows = self.target.forward([self._span(part, draft) for part, draft in zip(parts, drafts, strict=True)])
         rows.wait()
         fed = perf_counter()
-        verdicts = self._verify(parts, drafts, rows)
+        target_rows = self._target_rows(parts, drafts, rows)
+        verdicts = self._verify(parts, drafts, rows, target_rows)
         verified = perf_counter()
-        deltas = self._commit(parts, drafts, verdicts)
+        deltas = self._commit(parts, drafts, verdicts, target_rows)
         host_s = planned - start + perf_counter() - verified
         self._charge(parts, proposed - planned, fed - proposed, verified - fed, host_s)
         return deltas
@@ -130,8 +147,10 @@ class Engine:
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
         for sequence in self.scheduler.admit():
-            self.target.begin(sequence.sequence_id)
-        for sequence in self.scheduler.running:
+            if not sequence.is_begun:
+                self.target.begin(sequence.sequence_id)
+                sequence.is_begun = True
+        for sequence in list(self.scheduler.running):
             # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
             # it are dropped, also after a pass that was interrupted.
             cached = self.target.length(sequence.sequence_id)
@@ -140,6 +159,10 @@ class Engine:
             sequence.round_noise = self.make_noise(
                 sequence.params, sequence.seed, sequence.choice, len(sequence.tokens)
             )
+            try:
+                sequence.processing.begin_round()
+            except UserCodeError as error:
+                self._fail(sequence, error)
         return self.scheduler.slices()
 
     def _plan(self, parts: list[Slice]) -> list[int]:
@@ -165,83 +188,108 @@ class Engine:
                         f"a draft of {list(draft.tokens)} was proposed where at most {shapes[i]} ids below "
                         f"{self.vocabulary_size} were asked for"
                     )
-                drafts[i] = draft
+                drafts[i] = self._fitted(parts[i].sequence, draft, shapes[i])
         return drafts
+
+    def _fitted(self, sequence: Sequence, draft: Draft, shape: int) -> Draft:
+        try:
+            return sequence.processing.fit(draft, shape)
+        except UserCodeError:
+            return Draft()  # verification meets the same error and ends the request
 
     def _span(self, part: Slice, draft: Draft) -> Span:
         sequence = part.sequence
         start = len(sequence.tokens) - sequence.num_missing
         tokens = sequence.tokens[start : start + part.num_tokens]
-        num_rows = len(draft.tokens) + 1 if part.is_complete else 0
+        num_rows = part.num_rows + len(draft.tokens)
         return Span(sequence.sequence_id, start, [*tokens, *draft.tokens], num_rows, draft.parents)
 
-    def _verify(self, parts: list[Slice], drafts: list[Draft], rows: Rows) -> list[Verdict | Exception | None]:
+    def _target_rows(self, parts: list[Slice], drafts: list[Draft], rows: Rows) -> list[list[Distribution]]:
+        """The distributions each sequence's next tokens come from, [k + 1]; none where a prompt is still being read."""
+        return [
+            [
+                part.sequence.distribution(
+                    rows, rows.index(i, part.num_rows - 1 + row), draft.tokens[:row], source="target"
+                )
+                for row in range(len(draft.tokens) + 1)
+            ]
+            if part.is_complete
+            else []
+            for i, (part, draft) in enumerate(zip(parts, drafts, strict=True))
+        ]
+
+    def _verify(
+        self, parts: list[Slice], drafts: list[Draft], rows: Rows, target_rows: list[list[Distribution]]
+    ) -> list[Verdict | Exception | None]:
         """A verdict for every sequence that has rows; its error where its own rows are unusable."""
         verdicts: list[Verdict | Exception | None] = []
         for i, (part, draft) in enumerate(zip(parts, drafts, strict=True)):
             sequence = part.sequence
-            if not part.is_complete:
-                verdicts.append(None)
-                continue
-            target_rows = [
-                Distribution(rows, rows.index(i, row), sequence.params, self.vocabulary_size)
-                for row in range(len(draft.tokens) + 1)
-            ]
             try:
-                verdicts.append(verify(target_rows, draft, sequence.noise, self.rules))
-            except NumericalError as error:
+                if sequence.num_unscored:
+                    start = len(sequence.tokens) - sequence.num_missing
+                    score_prompt(sequence, start, rows, rows.index(i, 0), part.num_rows)
+                may_go_on = part.is_complete and len(sequence.tokens) < sequence.limit
+                verdicts.append(verify(target_rows[i], draft, sequence.noise, self.rules) if may_go_on else None)
+            except (NumericalError, UserCodeError) as error:
                 verdicts.append(error)
         judged = [verdict if isinstance(verdict, Verdict) else None for verdict in verdicts]
         self.drafter.observe([part.sequence for part in parts], rows, judged)
         return verdicts
 
     def _commit(
-        self, parts: list[Slice], drafts: list[Draft], verdicts: list[Verdict | Exception | None]
+        self,
+        parts: list[Slice],
+        drafts: list[Draft],
+        verdicts: list[Verdict | Exception | None],
+        target_rows: list[list[Distribution]],
     ) -> list[Delta]:
-        rounds = []
-        for part, draft, verdict in zip(parts, drafts, verdicts, strict=True):
+        rounds: list[Round] = []
+        for part, draft, verdict, rows in zip(parts, drafts, verdicts, target_rows, strict=True):
+            sequence = part.sequence
+            if part.is_complete:
+                self._release_followers(sequence)
             if isinstance(verdict, Verdict):
-                rounds.append(self._append(part.sequence, draft, verdict))
+                try:
+                    finished, delta = commit(sequence, draft, verdict, rows)
+                except UserCodeError as error:
+                    self._fail(sequence, error)
+                    continue
+                rounds.append(finished)
+                self._report(sequence, delta)
             elif verdict is not None:
-                self._unreported.append(Delta(part.sequence.sequence_id, (), (), "error", verdict))
-                self._finish(part.sequence, "error")
+                self._fail(sequence, verdict)
+            elif part.is_complete:  # a prompt that was only to be scored
+                self._report(sequence, Delta(sequence.sequence_id, (), (), "length"))
         self.policy.update(rounds)
         deltas, self._unreported = self._unreported, []
         return deltas
 
-    def _append(self, sequence: Sequence, draft: Draft, verdict: Verdict) -> Round:
-        """Commit what plain decoding would have committed: up to the first stop id, and no further than the limit."""
-        num_proposed = len(draft.tokens)
-        own: Origin = (
-            "decoded" if not num_proposed else "bonus" if verdict.num_accepted == num_proposed else "recovered"
-        )
-        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.next_token]
-        drafted: list[Origin] = ["drafted"] * verdict.num_accepted
-        origins = [*drafted, own]
-        stop = next((i for i, token in enumerate(tokens) if token in sequence.stop_ids), len(tokens))
-        num_kept = min(stop + 1, len(tokens), sequence.limit - len(sequence.tokens))
-        tokens, origins = tokens[:num_kept], origins[:num_kept]
-        sequence.tokens.extend(tokens)
-        # Draft tokens behind a stop or the budget were never in question: they count as neither kept nor rejected.
-        num_accepted = min(verdict.num_accepted, num_kept)
-        if num_kept <= verdict.num_accepted:
-            num_proposed = num_accepted
-        finished = Round(sequence.sequence_id, num_proposed, num_accepted, num_kept)
-        sequence.statistics.add(finished)
-        reason: FinishReason | None = None
-        if num_kept > stop:
-            reason = "stop"
-            if not sequence.params.include_stop_token:
-                tokens, origins = tokens[:-1], origins[:-1]
-        elif len(sequence.tokens) >= sequence.limit:
-            reason = "length"
-        self._unreported.append(Delta(sequence.sequence_id, tuple(tokens), tuple(origins), reason))
-        if reason is not None:
-            self._finish(sequence, reason)
-        return finished
+    def _report(self, sequence: Sequence, delta: Delta) -> None:
+        self._unreported.append(delta)
+        if delta.finish_reason is not None:
+            self._finish(sequence, delta.finish_reason)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        self._report(sequence, Delta(sequence.sequence_id, (), (), "error", error))
+
+    def _release_followers(self, leader: Sequence) -> None:
+        """Let those who share the leader's prompt start: from a fork of its cache if that holds the prompt, else with
+        the first of them as the new leader."""
+        alive = [one for one in self._followers.pop(leader.sequence_id, []) if one.finish_reason is None]
+        shared = leader.prompt_length - 1  # the last token is fed again, for the row after it
+        if leader.is_begun and self.target.length(leader.sequence_id) >= shared:
+            for sequence in alive:
+                self.target.fork(leader.sequence_id, sequence.sequence_id, shared)
+                sequence.is_begun = True
+                self.scheduler.add(sequence)
+        elif alive:
+            self._followers[alive[0].sequence_id] = alive[1:]
+            self.scheduler.add(alive[0])
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
+        self._release_followers(sequence)
         self._sequences.pop(sequence.sequence_id, None)
         self.scheduler.remove(sequence)
         self.drafter.release(sequence.sequence_id)

@@ -6,8 +6,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from forerun.checks import whole
 from forerun.engine.sequence import Sequence
-from forerun.sampling import whole
+
+PROMPT_ROWS = 64
+"""Tokens of a prompt fed in one pass while their log probabilities are wanted: each has a row as wide as the
+vocabulary (64 x 152k x 4 bytes = 39 MB), which is reduced and dropped before the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Slice:
     def is_complete(self) -> bool:
         """Whether everything missing is fed, so that the pass yields a row to choose the next token from."""
         return self.num_tokens == self.sequence.num_missing
+
+    @property
+    def num_rows(self) -> int:
+        """Rows wanted of these tokens: the last one's if nothing is missing after it, all while a prompt is scored."""
+        return self.num_tokens if self.sequence.num_unscored else int(self.is_complete)
 
 
 class Scheduler:
@@ -59,7 +68,8 @@ class Scheduler:
         left = max(self.max_tokens - sum(1 for sequence in self.running if sequence.num_missing == 1), 1)
         parts = []
         for sequence in self.running:
-            num_tokens = 1 if sequence.num_missing == 1 else min(sequence.num_missing, left)
+            most = min(left, PROMPT_ROWS) if sequence.num_unscored else left
+            num_tokens = 1 if sequence.num_missing == 1 else min(sequence.num_missing, most)
             left -= num_tokens if sequence.num_missing > 1 else 0
             if num_tokens:
                 parts.append(Slice(sequence, num_tokens))

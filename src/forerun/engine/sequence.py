@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from forerun.engine.statistics import Statistics
 from forerun.randomness import Noise
-from forerun.sampling import SamplingParams
-from forerun.types import FinishReason
+from forerun.runtime.base import Rows
+from forerun.sampling import Distribution, Processing, SamplingParams
+from forerun.types import FinishReason, TokenLogprob
+
+Watch = Callable[[int], bool]
+"""Called with each delivered token, in order; True ends the text with that token (a stop string is complete)."""
 
 
 @dataclass
@@ -16,7 +21,7 @@ class Sequence:
     """One request in the engine. `tokens` only grows, and only the engine's commit appends.
 
     `limit` is the largest length it may reach (budget and context together); `num_missing` and `noise` are set by
-    the engine for the round at hand.
+    the engine for the round at hand. `stop_reason` is the id or the string that ended the text, if one did.
     """
 
     sequence_id: int
@@ -28,10 +33,16 @@ class Sequence:
     choice: int
     limit: int
     stop_ids: frozenset[int]
+    processing: Processing
+    watch: Watch | None = None
+    is_begun: bool = False  # the target holds a cache for it
     num_missing: int = 0
     round_noise: Noise | None = None
     finish_reason: FinishReason | None = None
+    stop_token: int | None = None  # the stop id that ended the text
     statistics: Statistics = field(default_factory=Statistics)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    sum_logprob: float = 0.0  # over all committed output tokens, if choices are ranked
 
     @property
     def noise(self) -> Noise:
@@ -39,6 +50,11 @@ class Sequence:
         if self.round_noise is None:
             raise RuntimeError("noise is only defined inside a round")
         return self.round_noise
+
+    def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = (), source: str = "draft") -> Distribution:
+        """Row `index` of a pass of `source`, which follows the committed tokens and `prefix`, as this request samples
+        it."""
+        return self.processing.distribution(rows, index, prefix, source)
 
     @property
     def num_output(self) -> int:
@@ -49,6 +65,11 @@ class Sequence:
     def max_shape(self) -> int:
         """The longest useful draft: one place is left for the target's own token."""
         return max(self.limit - len(self.tokens) - 1, 0)
+
+    @property
+    def num_unscored(self) -> int:
+        """Prompt tokens whose log probability was asked for and is not known yet."""
+        return 0 if self.prompt_logprobs is None else self.prompt_length - len(self.prompt_logprobs)
 
     @cached_property
     def prompt(self) -> tuple[int, ...]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forerun.arrays import namespace
-from forerun.errors import NumericalError
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
 from forerun.verification.chain import acceptance_ratio, draft_row, residual, residual_mass
+from forerun.verification.emit import UNUSABLE, emit
 
 
 def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Verdict:
@@ -23,8 +23,8 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     vanish);  h[k] = P[k]. Then the next token comes from p_{k+1} if all were accepted, else from
     normalise(max(P[n] p_{n+1} - q_{n+1}, 0)).
 
-    A row that holds NaN ends the draft before it, as if no more had been drafted: the request fails only if what is
-    committed leads to that row, as it would in plain decoding.
+    An unusable row (NaN, nothing legal) ends the draft before it, as if no more had been drafted: the request fails
+    only if what is committed leads to that row, as it would in plain decoding.
     """
     k = _num_usable(target_rows, len(draft.tokens))
     scale, accepted, accepted_scale = 1.0, 0, 1.0
@@ -38,7 +38,7 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
         emitted = target_rows[k]
     else:
         emitted = residual(target_rows[accepted], draft_row(draft, accepted), accepted_scale)
-    return Verdict(tuple(range(accepted)), noise.draw(emitted, accepted, Purpose.EMIT))
+    return emit(emitted, accepted, noise, Purpose.EMIT)
 
 
 def _num_usable(target_rows: Sequence[Distribution], k: int) -> int:
@@ -47,7 +47,7 @@ def _num_usable(target_rows: Sequence[Distribution], k: int) -> int:
     for num in range(1, k):
         try:
             target_rows[num].argmax  # noqa: B018 - looking is what raises
-        except NumericalError:
+        except UNUSABLE:
             return num
     return k
 

@@ -12,6 +12,7 @@ from forerun.errors import ContractError
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
+from forerun.verification.emit import UNUSABLE, emit, stuck
 
 NEGLIGIBLE = 1e-12
 """Residual mass below this is rounding: p and q are equal, and p itself is drawn from."""
@@ -24,12 +25,14 @@ def chain(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     One token is accepted with probability sum_x min(p(x), q(x)) = 1 - TV(p, q) (Leviathan Theorem 3.5).
     """
     for node, token in enumerate(draft.tokens):
-        ratio = acceptance_ratio(target_rows[node], draft, node, token)
+        try:
+            ratio = acceptance_ratio(target_rows[node], draft, node, token)
+        except UNUSABLE:
+            return stuck(node)
         if not noise.accept(min(1.0, ratio), node):
-            recovered = residual(target_rows[node], draft_row(draft, node), 1.0)
-            return Verdict(tuple(range(node)), noise.draw(recovered, node, Purpose.EMIT))
+            return emit(residual(target_rows[node], draft_row(draft, node), 1.0), node, noise, Purpose.EMIT)
     node = len(draft.tokens)
-    return Verdict(tuple(range(node)), noise.draw(target_rows[node], node, Purpose.EMIT))
+    return emit(target_rows[node], node, noise, Purpose.EMIT)
 
 
 def draft_row(draft: Draft, node: int) -> Distribution:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
+from forerun.verification.emit import emit
 
 
 def follow(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Verdict:
@@ -17,8 +18,7 @@ def follow(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> V
     returns the argmax (longest prefix of argmaxes, then the argmax), and the seeded mode that of shared Gumbel noise.
     """
     for node, token in enumerate(draft.tokens):
-        drawn = noise.draw(target_rows[node], node, Purpose.FOLLOW)
-        if drawn != token:
-            return Verdict(tuple(range(node)), drawn)
-    node = len(draft.tokens)
-    return Verdict(tuple(range(node)), noise.draw(target_rows[node], node, Purpose.FOLLOW))
+        verdict = emit(target_rows[node], node, noise, Purpose.FOLLOW)
+        if verdict.next_token != token:
+            return verdict
+    return emit(target_rows[len(draft.tokens)], len(draft.tokens), noise, Purpose.FOLLOW)

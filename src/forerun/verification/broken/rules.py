@@ -1,44 +1,19 @@
-"""Deliberately broken rules, random numbers and drafts, each a fault that an engine has had or could have.
-
-They exist to be caught: every entry of `BROKEN` is killed by a named test at level 1 (enumeration) or 2 (statistics),
-and `audit` shows its power by running them as controls beside the real thing. Never use one to write text.
-"""
+"""Broken rules, random numbers and drafts: faults of the verification itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from forerun.arrays import namespace
 from forerun.randomness import Noise, Purpose
-from forerun.sampling import Distribution, SamplingParams
+from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
-from forerun.verification import CHAIN_RULES, DEFAULT_RULES, Rule
+from forerun.verification import CHAIN_RULES, Rule
+from forerun.verification.broken.parts import Broken, NoiseFactory, Rules
 from forerun.verification.chain import acceptance_ratio, chain, draft_row, residual, residual_mass
 from forerun.verification.follow import follow
-
-Rules = Mapping[Literal["sampled", "deterministic"], Rule]
-NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
-
-
-def _unchanged(part: Any) -> Any:
-    return part
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """One fault: in the rules, in the noise (wraps an engine's `make_noise`) or in the drafter (wraps a drafter).
-
-    The parts that are sound are the real ones, so `Engine(target, broken.drafter(drafter), rules=broken.rules,
-    make_noise=broken.noise(make_noise))` is an engine with exactly this fault.
-    """
-
-    reason: str
-    rules: Rules = field(default_factory=lambda: DEFAULT_RULES)
-    noise: Callable[[NoiseFactory], NoiseFactory] = _unchanged
-    drafter: Callable[[Any], Any] = _unchanged
-
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
@@ -90,11 +65,16 @@ def _one_row_late(rule: Rule) -> Rule:
     return late
 
 
+def _min_p_after() -> Rules:
+    def without(row: Distribution, draft: Draft, node: int, token: int) -> float:
+        return _ratio(row.with_params(replace(row._params, min_p=0.0)), draft, node, token)
+
+    return _chain_like(without)
+
+
 def _at_temperature_one(rule: Rule) -> Rule:
     def raw(row: Distribution) -> Distribution:
-        if row._rows is None:
-            return row
-        return Distribution(row._rows, row._index, replace(row._params, temperature=1.0), row.size)
+        return row.with_params(replace(row._params, temperature=1.0))
 
     def ignorant(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Verdict:
         return rule([raw(row) for row in target_rows], draft, noise)
@@ -249,7 +229,7 @@ class _CutAfterDrawing(_Wrapped):
 
 # -- the registry ------------------------------------------------------------------------------------------------------
 
-BROKEN: Mapping[str, Broken] = {
+BROKEN_RULES: Mapping[str, Broken] = {
     "accept_always": Broken("every draft token is kept, so the text is the draft's", _chain_like(lambda *_: 1.0)),
     "swapped": Broken("accepts with q/p where p/q belongs", _chain_like(_inverse_ratio)),
     "residual_missing": Broken(
@@ -304,5 +284,8 @@ BROKEN: Mapping[str, Broken] = {
     "draft_cut_after_drawing": Broken(
         "unlikely draft tokens are dropped after they were drawn", drafter=_CutAfterDrawing
     ),
+    "min_p_after": Broken(
+        "drafts are accepted without min-p, which is applied to the emitted token only", _min_p_after()
+    ),
 }
-"""Every fault with its one-line reason."""
+"""Every such fault with its one-line reason."""

@@ -1,0 +1,49 @@
+"""Checks of single values: what is refused is refused with its name, what was given and what is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from forerun.errors import ParameterError
+
+
+def real(name: str, value: Any, low: float, high: float, need: str, *, open_low: bool = False) -> None:
+    """Refuse a value that is not a finite number in [low, high] ((low, high] with `open_low`)."""
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number too large for a float
+        number = math.inf
+    if not (math.isfinite(number) and low <= number <= high) or (open_low and number <= low):
+        raise ParameterError(name, f"{shown(value)} is not allowed", need)
+
+
+def whole(name: str, value: Any, low: int, high: int | None, need: str) -> None:
+    """Refuse a value that is not a whole number in [low, high]."""
+    fine = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+    if not fine or (high is not None and int(value) > high):
+        raise ParameterError(name, f"{shown(value)} is not allowed", need)
+
+
+def token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """A sequence of token ids as a tuple of plain integers."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise ParameterError(name, f"a sequence of token ids is needed, not {shown(value)}")
+    for token in value:
+        whole(name, token, 0, None, "token ids are whole numbers of at least 0")
+    return tuple(int(token) for token in value)
+
+
+def inside(name: str, ids: Iterable[int], vocabulary_size: int) -> None:
+    """Refuse a token id that the model does not have."""
+    outside = next((token for token in ids if not 0 <= token < vocabulary_size), None)
+    if outside is not None:
+        raise ParameterError(name, f"token id {outside} is outside the model's vocabulary, 0..{vocabulary_size - 1}")
+
+
+def shown(value: Any) -> str:
+    """`repr`, cut where it would fill a screen."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,76 @@
+"""What a verdict adds to a sequence: the tokens that plain decoding would have committed, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from forerun.engine.sequence import Sequence
+from forerun.runtime.base import Rows
+from forerun.sampling import Distribution, raw_logprob, token_logprob
+from forerun.types import Delta, Draft, FinishReason, Origin, Round, TokenLogprob, Verdict
+
+
+def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distribution]) -> tuple[Round, Delta]:
+    """Append accepted draft tokens and the target's own token, up to the first that ends the text and no further than
+    the limit. `rows[i]` is the distribution that token i was chosen from."""
+    num_proposed, num_accepted = len(draft.tokens), verdict.num_accepted
+    own: Origin = "decoded" if not num_proposed else "bonus" if num_accepted == num_proposed else "recovered"
+    drafted: list[Origin] = ["drafted"] * num_accepted
+    origins = [*drafted, own]
+    own_token = [] if verdict.next_token is None else [verdict.next_token]
+    tokens, reason = _kept(sequence, [*(draft.tokens[node] for node in verdict.path), *own_token])
+    num_kept = len(tokens)
+    logprobs = _logprobs(sequence, tokens, rows)
+    sequence.tokens.extend(tokens)
+    # Draft tokens behind an end or the budget were never in question: they count as neither kept nor rejected.
+    if num_kept <= num_accepted:
+        num_proposed = num_accepted = num_kept
+    finished = Round(sequence.sequence_id, num_proposed, num_accepted, num_kept)
+    sequence.statistics.add(finished)
+    num_delivered = num_kept - (sequence.stop_token is not None and not sequence.params.include_stop_token)
+    delta = Delta(
+        sequence.sequence_id,
+        tuple(tokens[:num_delivered]),
+        tuple(origins[:num_delivered]),
+        reason,
+        logprobs=None if logprobs is None else tuple(logprobs[:num_delivered]),
+    )
+    return finished, delta
+
+
+def _kept(sequence: Sequence, tokens: list[int]) -> tuple[list[int], FinishReason | None]:
+    """The tokens up to the one that ends the text, and why it does."""
+    room = sequence.limit - len(sequence.tokens)
+    for num, token in enumerate(tokens[:room], start=1):
+        if token in sequence.stop_ids:
+            sequence.stop_token = token
+        is_delivered = sequence.stop_token is None or sequence.params.include_stop_token
+        found = is_delivered and sequence.watch is not None and sequence.watch(token)
+        if found or sequence.stop_token is not None or sequence.processing.ends_after(tuple(tokens[:num])):
+            return tokens[:num], "stop"
+    return tokens[:room], "length" if len(tokens) >= room else None
+
+
+def _logprobs(sequence: Sequence, tokens: list[int], rows: Seq[Distribution]) -> list[TokenLogprob] | None:
+    params = sequence.params
+    if params.logprobs is None and not params.ranks_choices:
+        return None
+    found = [
+        token_logprob(row, token, params.logprobs or 0, params.logprobs_kind)
+        for token, row in zip(tokens, rows, strict=False)
+    ]
+    sequence.sum_logprob += sum(entry.logprob for entry in found)
+    return None if params.logprobs is None else found
+
+
+def score_prompt(sequence: Sequence, start: int, rows: Rows, first: int, num_rows: int) -> None:
+    """Take in the log probabilities of prompt tokens from a pass that fed them: row `first + i` follows token
+    `start + i`. One row is reduced at a time, and only the asked-for figures are kept."""
+    found = sequence.prompt_logprobs
+    if found is None:
+        return
+    for offset in range(num_rows):
+        position = start + offset + 1
+        if position == len(found) and position < sequence.prompt_length:
+            logits = rows.matrix[first + offset, : sequence.vocabulary_size]
+            found.append(raw_logprob(logits, sequence.tokens[position], sequence.params.prompt_logprobs or 0))
