@@ -13,6 +13,9 @@ from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution
 from forerun.types import Draft, Span, Verdict
 
+MIN_SHARED = 16
+"""Tokens two texts must share before the second one's cache is forked from the first one's."""
+
 
 class ModelDrafter:
     """Drafts with a second model that shares the target's vocabulary.
@@ -45,7 +48,7 @@ class ModelDrafter:
         shapes = [self._fitting(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
         tokens: list[list[int]] = [[] for _ in sequences]
         rows: list[list[Distribution]] = [[] for _ in sequences]
-        active = [i for i, shape in enumerate(shapes) if shape > 0]
+        active = self._without_twins(sequences, [i for i, shape in enumerate(shapes) if shape > 0])
         confidences = [1.0] * len(shapes)
         for i in active:
             self._roll_back(sequences[i])
@@ -104,18 +107,35 @@ class ModelDrafter:
     def _roll_back(self, sequence: SequenceView) -> None:
         key, tokens = sequence.sequence_id, sequence.tokens
         if key not in self._fed:
-            self.model.begin(key)
-            self._fed[key] = []
+            self._begin(key, tokens)
         fed = self._fed[key]
         # At least the last committed token is fed again if need be, so that there is a row to draft from.
-        common = min(len(fed), len(tokens) - 1)
-        start = min(common, sequence.prompt_length)
-        if fed[:start] != list(tokens[:start]):
-            start = 0
-        while start < common and fed[start] == tokens[start]:
-            start += 1
-        self.model.keep(key, start)
+        self.model.keep(key, min(common_length(fed, tokens), len(tokens) - 1))
         del fed[self.model.length(key) :]
+
+    def _without_twins(self, sequences: Sequence[SequenceView], active: list[int]) -> list[int]:
+        """Leave out new sequences whose text another new one is about to feed: a round later its cache is forked."""
+        new: list[Sequence[int]] = []
+        kept = []
+        for i in active:
+            tokens = sequences[i].tokens
+            if sequences[i].sequence_id not in self._fed:
+                if any(common_length(other, tokens) >= MIN_SHARED for other in new):
+                    continue
+                new.append(tokens)
+            kept.append(i)
+        return kept
+
+    def _begin(self, key: int, tokens: Sequence[int]) -> None:
+        """A cache for a new sequence: forked from the one that shares most of its text (choices of one prompt do)."""
+        shared = {other: common_length(fed, tokens) for other, fed in self._fed.items()}
+        source = max(shared, key=lambda other: shared[other], default=None)
+        if source is None or shared[source] < MIN_SHARED:
+            self.model.begin(key)
+            self._fed[key] = []
+        else:
+            self.model.fork(source, key, shared[source])
+            self._fed[key] = list(tokens[: shared[source]])
 
     def _missing(self, sequence: SequenceView, drafted: list[int]) -> Span:
         start = len(self._fed[sequence.sequence_id])
@@ -129,3 +149,16 @@ class ModelDrafter:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts have in common at the start, in halving steps: slices are compared far faster than a
+    loop over tokens."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(one[low:middle]) == list(other[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

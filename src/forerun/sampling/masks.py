@@ -73,11 +73,17 @@ class Masks:
         return all(self._step(token) for token in prefix[shared:])
 
     def _step(self, token: int) -> bool:
-        for num, constraint in enumerate(self._constraints):
-            if not constraint.advance(token):
-                for taken in self._constraints[:num]:
-                    taken.rollback(1)
-                return False
+        """Advance every constraint, or none: also where one of them fails, as that may be behind a rejected draft."""
+        num_taken = 0
+        try:
+            for constraint in self._constraints:
+                if not constraint.advance(token):
+                    return False
+                num_taken += 1
+        finally:
+            if num_taken < len(self._constraints):
+                for constraint in self._constraints[:num_taken]:
+                    constraint.rollback(1)
         self._path.append(token)
         return True
 
