@@ -43,3 +43,9 @@ def zeros_like(row: Array, size: int) -> Array:
     """Zeros [size] of the same library, device and dtype as `row`."""
     xp = namespace(row)
     return xp.zeros(size, dtype=row.dtype, device=None if isinstance(row, np.ndarray) else row.device)
+
+
+def arange_like(row: Array) -> Array:
+    """0 .. len(row) - 1, int64, of the same library and device."""
+    xp = namespace(row)
+    return xp.arange(row.shape[0], dtype=xp.int64, device=None if isinstance(row, np.ndarray) else row.device)

@@ -11,6 +11,7 @@ indexed by token id. The same bits come out of plain integers, numpy and torch.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+PRUNE_ABOVE = 4096
+"""Ids above which a Gumbel draw first finds out which of them can win at all."""
 
 
 class Purpose(IntEnum):
@@ -68,18 +73,39 @@ def _shift_right(words: Array, count: int) -> Array:
 
 
 def gumbel(key: int, ids: Array) -> Array:
-    """Standard Gumbel noise [n] float64 of token ids [n] int64: -log(-log(u)), u in (0, 1) with 52 random bits.
+    """Standard Gumbel noise [n] float64 of token ids [n] int64: -log(-log(u))."""
+    xp = namespace(ids)
+    return -xp.log(-xp.log(_open_uniforms(key, ids)))
 
-    52 bits, not 53, because u + half a step must stay below 1 in float64.
+
+def gumbel_argmax(key: int, ids: Array, log_weights: Array) -> int:
+    """The id [n] whose log weight [n] float64 plus Gumbel noise is largest; ties go to the first.
+
+    Two logarithms for each of 152k ids are most of what a seeded draw costs, and few ids can win. Noise of at least
+    b - w beats a sum b already reached from weight w: -log(u) <= exp(w - b), and since 1 - u <= -log(u), only ids with
+    1 - u <= exp(w - b) are looked at. The 1 + 1e-3 covers the rounding of the exponential in float32.
     """
+    xp = namespace(log_weights)
+    if log_weights.shape[0] > PRUNE_ABOVE:
+        u = _open_uniforms(key, ids)
+        first = int(xp.argmax(log_weights))
+        reached = float(log_weights[first]) - math.log(-math.log(float(u[first])))
+        bound = xp.exp(xp.astype(log_weights - reached, xp.float32)) * (1.0 + 1e-3)
+        places = xp.nonzero(xp.astype(1.0 - u, xp.float32) <= bound)[0]
+        ids, log_weights = xp.take(ids, places), xp.take(log_weights, places)
+    return int(ids[int(xp.argmax(log_weights + gumbel(key, ids)))])
+
+
+def _open_uniforms(key: int, ids: Array) -> Array:
+    """Uniforms in (0, 1) with 52 random bits [n] float64 of ids [n] int64; not 53, because u + half a step must stay
+    below 1 in float64."""
     xp = namespace(ids)
     with _wrapping():
         words = (ids + 1) * _signed(GAMMA) + _signed(key)
         words = (words ^ _shift_right(words, 30)) * _signed(MULTIPLIER_1)
         words = (words ^ _shift_right(words, 27)) * _signed(MULTIPLIER_2)
         words = words ^ _shift_right(words, 31)
-    u = (xp.astype(_shift_right(words, 12), xp.float64) + 0.5) * 2.0**-52
-    return -xp.log(-xp.log(u))
+    return (xp.astype(_shift_right(words, 12), xp.float64) + 0.5) * 2.0**-52
 
 
 def _wrapping() -> Any:
@@ -161,9 +187,7 @@ class CoupledNoise:
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
         # The position alone, not the round or the purpose: that is what makes draft and target agree.
         key = derive_key(self.seed, self.choice, self.committed + node, 0, Purpose.GUMBEL)
-        ids, log_probs = distribution.support
-        xp = namespace(log_probs)
-        return int(ids[int(xp.argmax(log_probs + gumbel(key, ids)))])
+        return gumbel_argmax(key, *distribution.log_weights)
 
 
 def inverse_cdf(probs: Array, u: float) -> int:

@@ -138,7 +138,7 @@ class CoupledTwin:
         raise ContractError("a sampled draft reached a seeded request")
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
-        ids, log_probs = distribution.support
+        ids, log_probs = distribution.log_weights
 
         def label(seeds: Words, choices: Words) -> np.ndarray:
             keys = derive_keys(seeds, choices, self.committed + node, 0, int(Purpose.GUMBEL))

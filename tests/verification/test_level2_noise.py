@@ -33,6 +33,7 @@ from forerun.randomness import (
     derive_key,
     fresh_seed,
     gumbel,
+    gumbel_argmax,
     inverse_cdf,
     make_noise,
     mix,
@@ -247,3 +248,15 @@ def test_every_word_of_the_key_matters(position: int) -> None:
     words = [5, 0, 9, 2, 3]
     changed = [word + (i == position) for i, word in enumerate(words)]
     assert derive_key(*words) != derive_key(*changed)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.5, 10.0, 60.0])
+@pytest.mark.parametrize("size", [50, 5_000, 40_000])
+def test_the_pruned_gumbel_draw_is_the_argmax_over_all_ids(size: int, spread: float) -> None:
+    random = np.random.default_rng(size)
+    for key in range(40):
+        weights = random.normal(0.0, spread, size)
+        weights[random.random(size) < 0.2] = -np.inf
+        ids = np.sort(random.choice(2 * size, size, replace=False)).astype(np.int64)
+        noise = gumbel(derive_key(key), ids)
+        assert gumbel_argmax(derive_key(key), ids, weights) == ids[np.argmax(weights + noise)]

@@ -288,7 +288,9 @@ def test_unknown_parameters_are_refused_with_the_nearest_name(name: str, near: s
 
 
 def test_unknown_parameters_without_a_near_name_list_all() -> None:
-    with pytest.raises(ParameterError, match="known: temperature, top_k, top_p, min_p, repetition_penalty, .*, prompt_logprobs"):
+    with pytest.raises(
+        ParameterError, match=r"known: temperature, top_k, top_p, min_p, repetition_penalty, .*, prompt_logprobs"
+    ):
         SamplingParams.from_keywords({"zzz": 1})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 
 from forerun.engine.sequence import Sequence
+from forerun.errors import UserCodeError
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, raw_logprob, token_logprob
 from forerun.types import Delta, Draft, FinishReason, Origin, Round, TokenLogprob, Verdict
@@ -18,13 +19,17 @@ def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distrib
     drafted: list[Origin] = ["drafted"] * num_accepted
     origins = [*drafted, own]
     own_token = [] if verdict.next_token is None else [verdict.next_token]
-    tokens, reason = _kept(sequence, [*(draft.tokens[node] for node in verdict.path), *own_token])
-    num_kept = len(tokens)
+    tokens, reason, error = _up_to_end(sequence, [*(draft.tokens[node] for node in verdict.path), *own_token])
     logprobs = _logprobs(sequence, tokens, rows)
+    # From here on things change. What may fail or be interrupted comes before: the round is then simply done again.
+    tokens, reason = _watched(sequence, tokens, reason, error)
+    num_kept = len(tokens)
     sequence.tokens.extend(tokens)
     # Draft tokens behind an end or the budget were never in question: they count as neither kept nor rejected.
     if num_kept <= num_accepted:
         num_proposed = num_accepted = num_kept
+    if sequence.params.ranks_choices:
+        sequence.sum_logprob += sum(entry.logprob for entry in logprobs[:num_kept])
     finished = Round(sequence.sequence_id, num_proposed, num_accepted, num_kept)
     sequence.statistics.add(finished)
     num_delivered = num_kept - (sequence.stop_token is not None and not sequence.params.include_stop_token)
@@ -33,34 +38,54 @@ def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distrib
         tuple(tokens[:num_delivered]),
         tuple(origins[:num_delivered]),
         reason,
-        logprobs=None if logprobs is None else tuple(logprobs[:num_delivered]),
+        error if reason == "error" else None,
+        None if sequence.params.logprobs is None else tuple(logprobs[:num_delivered]),
     )
     return finished, delta
 
 
-def _kept(sequence: Sequence, tokens: list[int]) -> tuple[list[int], FinishReason | None]:
-    """The tokens up to the one that ends the text, and why it does."""
+def _up_to_end(sequence: Sequence, tokens: list[int]) -> tuple[list[int], FinishReason | None, UserCodeError | None]:
+    """The tokens up to a stop id, the end of a grammar or the limit, and why they end; an error instead where a
+    grammar fails at the last of them, which counts if no stop string comes before."""
     room = sequence.limit - len(sequence.tokens)
     for num, token in enumerate(tokens[:room], start=1):
-        if token in sequence.stop_ids:
+        try:
+            if token in sequence.stop_ids or sequence.processing.ends_after(tuple(tokens[:num])):
+                return tokens[:num], "stop", None
+        except UserCodeError as error:
+            return tokens[:num], None, error
+    return tokens[:room], "length" if len(tokens) >= room else None, None
+
+
+def _watched(
+    sequence: Sequence, tokens: list[int], reason: FinishReason | None, error: UserCodeError | None
+) -> tuple[list[int], FinishReason | None]:
+    """Show the tokens to the sequence's watch; they end with the one that completes a stop string. A stop id is shown
+    if it is delivered, and may complete one too. Where a grammar failed, what came before is kept, as if it had been
+    committed in a round of its own."""
+    for num, token in enumerate(tokens, start=1):
+        is_stop = token in sequence.stop_ids
+        if is_stop:
             sequence.stop_token = token
-        is_delivered = sequence.stop_token is None or sequence.params.include_stop_token
-        found = is_delivered and sequence.watch is not None and sequence.watch(token)
-        if found or sequence.stop_token is not None or sequence.processing.ends_after(tuple(tokens[:num])):
+        is_delivered = not is_stop or sequence.params.include_stop_token
+        if is_delivered and sequence.watch is not None and sequence.watch(token):
             return tokens[:num], "stop"
-    return tokens[:room], "length" if len(tokens) >= room else None
+    if error is None:
+        return tokens, reason
+    if len(tokens) == 1:
+        raise error
+    return tokens[:-1], "error"
 
 
-def _logprobs(sequence: Sequence, tokens: list[int], rows: Seq[Distribution]) -> list[TokenLogprob] | None:
+def _logprobs(sequence: Sequence, tokens: list[int], rows: Seq[Distribution]) -> list[TokenLogprob]:
+    """One entry for each token, if anybody asks for them."""
     params = sequence.params
     if params.logprobs is None and not params.ranks_choices:
-        return None
-    found = [
+        return []
+    return [
         token_logprob(row, token, params.logprobs or 0, params.logprobs_kind)
         for token, row in zip(tokens, rows, strict=False)
     ]
-    sequence.sum_logprob += sum(entry.logprob for entry in found)
-    return None if params.logprobs is None else found
 
 
 def score_prompt(sequence: Sequence, start: int, rows: Rows, first: int, num_rows: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forerun.arrays import asarray_like, namespace, zeros_like
+from forerun.arrays import arange_like, asarray_like, namespace, zeros_like
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
 from forerun.sampling.filters import processed_probs
@@ -112,6 +112,19 @@ class Distribution:
         xp = namespace(probs)
         places = xp.nonzero(probs > 0)[0]
         return places if ids is None else xp.take(ids, places), xp.log(xp.take(probs, places))
+
+    @property
+    def log_weights(self) -> tuple[Array, Array]:
+        """(ids [n] int64 ascending, log probabilities up to one constant [n] float64) of the tokens that may have mass.
+        Without filters these are scaled logits: nothing is exponentiated or normalised."""
+        params = self._params
+        has_filter = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.is_greedy
+        if self._rows is None or has_filter:
+            return self.support
+        logits, _, largest = self._logits(self._rows)
+        xp = namespace(logits)
+        ids = arange_like(logits)
+        return ids, (xp.astype(logits, xp.float64) - largest) / params.temperature
 
     def prob(self, token: int) -> float:
         """Processed probability of one token."""
