@@ -11,7 +11,7 @@ TARGET ?= qwen2.5-coder-1.5b
 DRAFT ?= qwen2.5-coder-0.5b
 K ?= 3
 
-.PHONY: demo test fast lint types check docs bench clean
+.PHONY: demo test fast ladder lint types check docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/forerun pull $(TARGET)
@@ -24,6 +24,10 @@ test: $(STAMP)
 
 fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+# Five levels of proof, hours on real weights; ARGS="--levels 1,2,5" for minutes, ARGS=--help for the rest.
+ladder: $(STAMP)
+	$(BIN)/python -m tests.ladder --log docs/log.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests docs

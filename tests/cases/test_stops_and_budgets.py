@@ -137,8 +137,8 @@ def test_c03_a_round_drafts_at_most_what_remains_less_one(max_tokens: int) -> No
 
 
 @pytest.mark.parametrize("max_tokens", range(8, 21))
-@pytest.mark.parametrize("params", [{"temperature": 0, "logprobs": 1}, {"seed": 5, "logprobs": 0}])
-def test_c05_delivered_tokens_and_logprobs_are_what_usage_says(max_tokens: int, params: dict) -> None:
+def test_c05_delivered_tokens_and_logprobs_are_what_usage_says(max_tokens: int) -> None:
+    params = {"temperature": 0, "logprobs": 1} if max_tokens % 4 else {"seed": 5, "logprobs": 0}
     result = check_r0(target, PROMPT, ks=(4,), max_tokens=max_tokens, **params)
     assert len(result.logprobs or ()) == len(result.tokens) == result.usage.completion_tokens == max_tokens
     assert (result.usage.prompt_tokens, result.finish_reason) == (len(PROMPT), "length")

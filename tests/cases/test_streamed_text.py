@@ -1,7 +1,8 @@
-"""cases.md C06 and C07 (whole kinds): stop strings in streams, wherever block edges fall, and degenerate ones."""
+"""cases.md C06 (whole kind): stop strings in streams, wherever block edges fall and tokens split the text."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,15 +15,14 @@ from tests.cases.tools import (
     byte_tokenizer,
     check_r0,
     joined,
-    outcome,
     pieces_tokenizer,
-    request,
     writer,
     written,
 )
 
+import forerun.engine.commit as commit_module
 from forerun.control import FixedLength
-from forerun.errors import ForerunError, ParameterError
+from forerun.drafting.scripted import OracleDrafter
 from forerun.llm import LLM
 
 FILLERS = ["a", "b", "c", " "]
@@ -55,14 +55,15 @@ def test_c06_a_stop_string_ends_the_text_wherever_block_edges_fall(
     pieces: list[str], stops: list[str], text: str, stop: str | None, num_fillers: int
 ) -> None:
     make, tokenizer = scripted(pieces, num_fillers)
-    result = check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=50, stop=stops)
+    drafters = [*SCRIPTED, "lookup"]
+    result = check_r0(make, "ab", tokenizer=tokenizer, drafters=drafters, temperature=0, max_tokens=50, stop=stops)
     assert result.text == "c" * num_fillers + text
     assert result.finish_reason == "stop"
     assert result.stop_reason == (stop or tokenizer.eos_ids[0])
 
 
 @pytest.mark.parametrize("pieces, stops, text, stop", SCRIPTS)
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 def test_c06_the_cut_does_not_depend_on_how_tokens_split_the_text(
     pieces: list[str], stops: list[str], text: str, stop: str | None, size: int
 ) -> None:
@@ -115,6 +116,49 @@ def test_c06_held_text_of_a_stream_that_is_closed_is_shown_once(num_fillers: int
     assert shown[-1].finish_reason == stream.result.finish_reason == "cancelled"
     assert len(stream.result.tokens) == len(shown) - 1 == (10 if k else 2)
     assert joined(shown) == stream.result.text == "".join((["c"] * num_fillers + pieces)[: len(stream.result.tokens)])
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_c06_held_text_of_tokens_that_nobody_took_is_not_shown(k: int) -> None:
+    """Another stream's reader has stepped the engine further than this one's tokens were taken."""
+    make, tokenizer = scripted(["red", " gr", "een", *"x" * 20])
+    params = {"temperature": 0, "max_tokens": 20, "stop": [" green\n=="]}
+    drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
+    llm = LLM(make(), tokenizer, drafter, FixedLength(k))
+    stream, other = llm.stream("ab", **params), llm.stream("ab", **params)
+    shown = [next(stream)]
+    list(itertools.islice(other, 3))
+    stream.close()
+    shown += stream
+    assert joined(shown) == stream.result.text == "red"
+    assert len(stream.result.tokens) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("k", [0, 4])
+def test_c06_a_round_that_was_interrupted_and_done_again_shows_its_text_once(
+    error: type[BaseException], k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, calls, real = "hello world, this is", itertools.count(), commit_module.token_logprob
+    ids = [*text.encode(), 256]
+    params = {"temperature": 0, "max_tokens": 50, "logprobs": 1, "stop": ["world!"]}
+
+    def interrupted(*args: Any) -> Any:
+        if next(calls) in (3, 9, 12):
+            raise error
+        return real(*args)
+
+    monkeypatch.setattr(commit_module, "token_logprob", interrupted)
+    llm = LLM(writer(ids, 257, 2), byte_tokenizer(), OracleDrafter({(97, 98): ids}), FixedLength(k))
+    stream, shown, num_errors = llm.stream("ab", **params), "", 0
+    while stream.result.finish_reason != "stop":
+        try:
+            shown += next(stream).text
+        except error:
+            num_errors += 1
+    assert shown + joined(stream) == stream.result.text == text
+    assert num_errors == 3
+    assert [entry.token for entry in stream.result.logprobs or ()] == ids[:-1]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +223,20 @@ def test_c06_every_choice_has_its_own_stop(params: dict) -> None:
     assert "stop" in {one.finish_reason for one in result.choices}
 
 
+def test_c06_byte_tokens_and_stops_in_the_middle_of_characters() -> None:
+    """A stop string is complete when its last character is, in whichever token its last byte comes."""
+    text = "né 🚀 x"
+    ids = [*text.encode(), 256]
+    for stop in ("é", "🚀", " 🚀 ", "x"):
+        result = check_r0(
+            lambda: writer(ids, 257, 2), "ab", tokenizer=byte_tokenizer(), drafters=SCRIPTED, temperature=0,
+            max_tokens=50, stop=stop,
+        )  # fmt: skip
+        end = text.index(stop) + len(stop)
+        assert result.text == text[: text.index(stop)]
+        assert list(result.tokens) == list(text[:end].encode())
+
+
 def expected(
     ids: list[int], table: list[bytes], eos: int, *, max_tokens: int, min_tokens: int, stop: list[str],
     stop_token_ids: list[int], include_stop_string: bool, include_stop_token: bool,
@@ -238,101 +296,3 @@ def test_c06_any_script_reads_as_plain_decoding_reads(
     )  # fmt: skip
     found = (list(result.tokens), result.text, result.finish_reason, result.stop_reason)
     assert found == expected(ids, [*TABLE, b""], 10, **params)
-
-
-# -- C07 ---------------------------------------------------------------------------------------------------------------
-
-
-def hello() -> Any:
-    return scripted(["x", "ab", " hello"])
-
-
-@pytest.mark.parametrize(
-    "stop", ["", [""], ["", "x"], ["x", ""], "\ud83d", ["x", "\ude80"], "\ud83d\ude80", b"x", [b"x"], [3], 3, {"x"}]
-)  # fmt: skip
-def test_c07_what_could_only_be_a_mistake_is_refused_by_name_and_the_engine_lives(stop: object) -> None:
-    make, tokenizer = hello()
-    llm = LLM(make(), tokenizer)
-    for call in (llm.generate, llm.stream):
-        with pytest.raises(ParameterError, match=r"^stop: ") as caught:
-            call("ab", temperature=0, max_tokens=9, stop=stop)
-        assert caught.value.name == "stop"
-    with pytest.raises(ForerunError):
-        llm.generate(["ab", "ba"], temperature=0, max_tokens=9, stop=stop)
-    assert request(llm, "ab", temperature=0, max_tokens=9).text == "xab hello"
-
-
-@pytest.mark.parametrize(
-    "stop, text, reason",
-    [(None, "xab hello", None), ([], "xab hello", None), ((), "xab hello", None),
-     (["1", "2", "3", "4", "5"], "xab hello", None), (["1", "2", "3", "4", "5", "ab", "ab"], "x", "ab"),
-     ("\0", "xab hello", None), ("x" * 10_000, "xab hello", None), ("x", "", "x"), ("xab hello", "", "xab hello")],
-)  # fmt: skip
-def test_c07_what_stop_may_be(stop: Any, text: str, reason: str | None) -> None:
-    make, tokenizer = hello()
-    result = check_r0(make, "ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
-    assert (result.text, result.stop_reason) == (text, reason or tokenizer.eos_ids[0])
-
-
-def test_c07_a_null_character_is_a_character() -> None:
-    make, tokenizer = scripted(["x", "\0", "y"])
-    assert check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=9, stop="\0").text == "x"
-    assert check_r0(make, "ab", tokenizer=tokenizer, temperature=0, max_tokens=9).text == "x\0y"
-
-
-@pytest.mark.parametrize("stop", ["ab", "b", "bx", "cabx", " ab"])
-def test_c07_text_of_the_prompt_never_matches_nor_does_a_stop_begin_in_it(stop: str) -> None:
-    make, tokenizer = scripted(["x", " hello"], prompt="c ab")
-    result = check_r0(make, "c ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
-    assert (result.text, result.finish_reason) == ("x hello", "stop")
-    make, tokenizer = scripted(["x", "ab", "bx"], prompt="c ab")
-    result = check_r0(make, "c ab", tokenizer=tokenizer, ks=(1, 4), temperature=0, max_tokens=9, stop=stop)
-    assert result.text == {"ab": "x", "b": "xa", "bx": "xab", "cabx": "xabbx", " ab": "xabbx"}[stop]
-
-
-@pytest.mark.parametrize("end", ["length", "eos", "token"])
-@pytest.mark.parametrize("k", [0, 8])
-def test_c07_a_long_stop_string_delays_what_begins_it_and_no_longer_than_the_end(end: str, k: int) -> None:
-    stop = "x" * 10_000
-    make, tokenizer = scripted(["hi", "x", "y", *["xx"] * 20, "z"])
-    params = {"temperature": 0, "stop": stop, "max_tokens": 18 if end == "length" else 99}
-    params["stop_token_ids"] = tokenizer.encode("z") if end == "token" else []
-    drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
-    shown = [piece.text for piece in LLM(make(), tokenizer, drafter, FixedLength(k)).stream("ab", **params)]
-    assert shown[:3] == ["hi", "", "xy"]
-    assert set(shown[3:18]) == {""}
-    held = {"length": "xx" * 15, "eos": "", "token": "xx" * 20}[end]
-    assert shown[-1] == held
-    assert end != "eos" or shown[-2] == "xx" * 20 + "z"
-
-
-def test_c07_a_long_stop_string_is_found_like_any_other() -> None:
-    stop = "ab" * 5_000
-    make, tokenizer = scripted(["hi", *["ab" * 8] * 624, "ab" * 7 + "a", "baba"])
-    params = {"temperature": 0, "max_tokens": 1_000, "stop": [stop]}
-    plain = outcome(request(LLM(make(), tokenizer), "ab", **params))
-    drafter = DRAFTERS["oracle"](written(make, tokenizer, "ab", {}, params), make)
-    assert outcome(request(LLM(make(), tokenizer, drafter, FixedLength(8)), "ab", **params)) == plain
-    assert plain[1:4] == ("hi", "stop", stop)
-
-
-def test_c07_text_parameters_without_a_tokenizer_are_refused_by_name() -> None:
-    llm = LLM(writer([3], 5, 1))
-    for stop in ("x", ["x"]):
-        with pytest.raises(ParameterError, match="stop: text means nothing"):
-            llm.generate([1], max_tokens=2, stop=stop)
-    assert llm.generate([1], max_tokens=2, temperature=0, stop=[]).tokens[0] == 3
-
-
-def test_byte_tokens_and_stops_in_the_middle_of_characters() -> None:
-    """A stop string is complete when its last character is, in whichever token its last byte comes."""
-    text = "né 🚀 x"
-    ids = [*text.encode(), 256]
-    for stop in ("é", "🚀", " 🚀 ", "x"):
-        result = check_r0(
-            lambda: writer(ids, 257, 2), "ab", tokenizer=byte_tokenizer(), drafters=SCRIPTED, temperature=0,
-            max_tokens=50, stop=stop,
-        )  # fmt: skip
-        end = text.index(stop) + len(stop)
-        assert result.text == text[: text.index(stop)]
-        assert list(result.tokens) == list(text[:end].encode())

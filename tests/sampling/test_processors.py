@@ -153,6 +153,8 @@ def test_changes_in_place_reach_neither_raw_log_probabilities_nor_the_pass() -> 
             assert entry.logprob == pytest.approx(raw[entry.token], abs=1e-12)
             np.testing.assert_allclose([value for _, value in entry.top], np.sort(raw)[::-1], atol=1e-12)
         assert len(entries) == NUM
+        # `wipe` emptied its list of tokens, and its neighbour's is another one.
+        assert [s.seen for s in survivors(made)] == [[tuple(made.tokens[: len(PROMPT) + i]) for i in range(NUM)]]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

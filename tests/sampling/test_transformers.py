@@ -165,6 +165,8 @@ def test_rows_of_several_sizes_equal_the_chain(size: int, library: str) -> None:
         tokens = [*rng.integers(0, size, 30).tolist(), 1, 2]
         check(row, library, tokens, 30, **params)
         check(row, library, tokens, 30, **{**params, "allowed_token_ids": None})
+        # So flat that a nucleus is most of the row.
+        check(row * np.float32(0.02), library, tokens, 30, top_p=0.93, min_p=0.02, repetition_penalty=1.2)
 
 
 @pytest.mark.parametrize("context", [[1, 2], [2, 1, 2], [1, 1, 2], [2], [1, 2, 1]], ids=str)

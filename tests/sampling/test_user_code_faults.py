@@ -7,6 +7,7 @@ same with and without speculation.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import threading
@@ -243,17 +244,46 @@ class AfterToken(Parity):
 def test_a_constraint_that_fails_behind_a_draft_token_does_not_bias_the_text(k: int) -> None:
     """A sampled draft may not be dropped because of what was drawn: the law of (text, how it ended) is plain
     decoding's."""
+    fragile = [AfterToken(3)]
+    assert not violations(law_with(fragile, k), law_with(fragile, 0), TOLERANCE)
+
+
+class NotAgain(AfterToken):
+    """Cannot take token 1."""
+
+    def mask(self) -> np.ndarray:
+        return np.ones(self.size, dtype=bool)
+
+    def advance(self, token: int) -> bool:
+        if token == 1:
+            raise ValueError("not a one")
+        return super().advance(token)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_constraint_that_fails_behind_a_rejected_draft_leaves_the_others_where_they_were(k: int) -> None:
+    """The first constraint took a draft token at which the second one failed; the text goes on without that token."""
+    pair = [Parity(3), NotAgain(3)]
+
+    def complete_texts(num_drafted: int) -> dict[Any, float]:
+        return {outcome: mass for outcome, mass in law_with(pair, num_drafted).items() if outcome[1] == "length"}
+
+    plain = complete_texts(0)
+    assert 0.0 < sum(plain.values()) < 1.0
+    assert complete_texts(k) == pytest.approx(plain, abs=TOLERANCE)
+
+
+def law_with(constraints: Sequence[Any], k: int) -> Any:
+    """The exact law of (text, how it ended), with copies of the constraints."""
     target, draft = (ToyModel.random(3, order=1, seed=seed) for seed in (1, 2))
 
-    def law(drafter: Any) -> Any:
-        def one(chooser: Chooser) -> Any:
-            engine = Engine(target, drafter and drafter(), FixedLength(k), make_noise=enumerating(chooser, "sampled"))
-            made = engine.add([0], SamplingParams(max_tokens=3), constraints=[AfterToken(3)])
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "the draft model failed")
-                run(engine)
-            return tuple(made.tokens), made.finish_reason
+    def one(chooser: Chooser) -> Any:
+        noise = enumerating(chooser, "sampled")
+        engine = Engine(target, ModelDrafter(draft) if k else None, FixedLength(k), make_noise=noise)
+        made = engine.add([0], SamplingParams(max_tokens=3), constraints=copy.deepcopy(list(constraints)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the draft model failed")
+            run(engine)
+        return tuple(made.tokens), made.finish_reason
 
-        return outcomes(one)
-
-    assert not violations(law(lambda: ModelDrafter(draft)), law(None), TOLERANCE)
+    return outcomes(one)
