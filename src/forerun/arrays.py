@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import array_api_compat.numpy as numpy_namespace
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
@@ -16,7 +17,7 @@ from forerun.types import Array
 
 def namespace(row: Array) -> Any:
     """The array API namespace of `row` (array_api_compat's view of numpy or torch)."""
-    return array_namespace(row)
+    return numpy_namespace if isinstance(row, np.ndarray) else array_namespace(row)
 
 
 def kth_largest(row: Array, k: int) -> Array:

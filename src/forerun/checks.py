@@ -44,6 +44,9 @@ def inside(name: str, ids: Iterable[int], vocabulary_size: int) -> None:
 
 
 def shown(value: Any) -> str:
-    """`repr`, cut where it would fill a screen."""
-    text = repr(value)
+    """`repr`, cut where it would fill a screen; never an error of its own."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number too long to be written out
+        text = f"a {type(value).__name__} of {value.bit_length() if isinstance(value, int) else 'too many'} bits"
     return text if len(text) <= 60 else text[:57] + "..."

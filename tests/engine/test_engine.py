@@ -93,7 +93,7 @@ def test_generate_reports_the_failed_prompt_and_keeps_the_other_results() -> Non
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"seed": 1}])
 def test_a_failing_draft_model_is_dropped_with_a_warning_and_the_text_is_unaffected(params: dict) -> None:
     plain = complete(model(), [1, 2], max_tokens=30, **params)[1]
-    with pytest.warns(RuntimeWarning, match="draft model failed"):
+    with pytest.warns(RuntimeWarning, match="drafting failed"):
         sequence, tokens = complete(model(), [1, 2], ModelDrafter(broken_after(12)), 4, max_tokens=30, **params)
     assert tokens == plain
     assert 0 < sequence.statistics.num_proposed < 30

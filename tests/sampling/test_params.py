@@ -32,7 +32,7 @@ class Grammar:
 
 
 REAL: dict[str, tuple[Any, ...]] = {  # out of range
-    "repetition_penalty": (0, 0.0, -0.0, -1.0, -1e-9),
+    "repetition_penalty": (0, 0.0, -0.0, -1.0, 0.0099, 100.1, 1e300, 10**5000),
     "frequency_penalty": (-2.0000001, 2.0000001, 3, -100),
     "presence_penalty": (-2.0000001, 2.0000001, 3, -100),
 }
@@ -76,7 +76,7 @@ def test_what_is_not_allowed_is_refused_by_its_name(name: str, value: Any) -> No
 
 
 TAKEN: list[tuple[str, Any, Any]] = [
-    ("repetition_penalty", 1, 1.0), ("repetition_penalty", np.float32(1.5), 1.5), ("repetition_penalty", 1e-3, 1e-3),
+    ("repetition_penalty", 1, 1.0), ("repetition_penalty", np.float32(1.5), 1.5), ("repetition_penalty", 0.01, 0.01),
     ("repetition_penalty", Fraction(1, 2), 0.5), ("repetition_penalty", 100, 100.0), ("frequency_penalty", -2, -2.0),
     ("frequency_penalty", 2.0, 2.0), ("presence_penalty", np.int64(2), 2.0), ("presence_penalty", -2.0, -2.0),
     ("n", np.int32(3), 3), ("best_of", 1, 1), ("best_of", None, None), ("logprobs", 0, 0), ("logprobs", np.int64(5), 5),

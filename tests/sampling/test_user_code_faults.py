@@ -105,7 +105,7 @@ def run_between(params: dict[str, Any], drafter: Any, k: int, constraints: Seque
     engine = Engine(TARGET, drafter, FixedLength(k))
     others: list[dict[str, Any]] = [{"temperature": 0.0}, {"seed": 4, "repetition_penalty": 1.1}]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the draft model failed")
+        warnings.filterwarnings("ignore", "drafting failed")
         before = engine.add(PROMPT, SamplingParams(max_tokens=NUM, **others[0]))
         made = engine.add(PROMPT, SamplingParams(max_tokens=NUM, **params), constraints=constraints)
         after = engine.add(PROMPT, SamplingParams(max_tokens=NUM, **others[1]))
@@ -282,7 +282,7 @@ def law_with(constraints: Sequence[Any], k: int) -> Any:
         engine = Engine(target, ModelDrafter(draft) if k else None, FixedLength(k), make_noise=noise)
         made = engine.add([0], SamplingParams(max_tokens=3), constraints=copy.deepcopy(list(constraints)))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the draft model failed")
+            warnings.filterwarnings("ignore", "drafting failed")
             run(engine)
         return tuple(made.tokens), made.finish_reason
 

@@ -291,7 +291,7 @@ def test_a_context_that_fills_up_in_mid_draft(rule: str, pair: tuple[Any, Any]) 
 
 
 @pytest.mark.parametrize("rule", RULE_NAMES)
-@pytest.mark.filterwarnings("ignore:the draft model failed")
+@pytest.mark.filterwarnings("ignore:drafting failed")
 @settings(max_examples=8)
 @given(pairs(2), st.sampled_from([1, 2]))
 def test_a_draft_model_that_fails_after_some_tokens_bends_nothing(rule: str, pair: tuple[Any, Any], k: int) -> None:

@@ -1,7 +1,7 @@
 """Level 2 for sampling features: 100,000 texts a case under the real random numbers, against the law of plain decoding.
 
-Power. One comparison's false alarm rate is 1e-8. With 100,000 texts of 4 tokens over 3 ids a law that is wrong by .035 in
-total variation is caught with at least 99 % (asserted for every case); `make ladder` takes 1,000,000 (.011).
+Power. One comparison's false alarm rate is 1e-8. With 100,000 texts of 4 tokens over 3 ids a law that is wrong by .035
+in total variation is caught with at least 99 % (asserted for every case); `make ladder` takes 1,000,000 (.011).
 """
 
 from __future__ import annotations

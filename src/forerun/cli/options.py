@@ -124,7 +124,7 @@ class Sampling(Group):
         float | None,
         flag(
             "--repetition-penalty",
-            "Weaken each token of prompt and output by this factor: above 0; 1 is off (default: 1.0)",
+            "Weaken each token of prompt and output by this factor: 0.01 to 100; 1 is off (default: 1.0)",
             PENALTIES,
             "F",
         ),

@@ -145,7 +145,7 @@ class ModelDrafter:
     def _give_up(self, sequence: SequenceView, error: ForerunError) -> None:
         self._broken.add(sequence.sequence_id)
         warnings.warn(
-            f"the draft model failed and is not used for the rest of this request (its text is unaffected): {error}",
+            f"drafting failed and ends for this request (its text is unaffected): {error}",
             RuntimeWarning,
             stacklevel=3,
         )

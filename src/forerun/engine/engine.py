@@ -154,7 +154,7 @@ class Engine:
             # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
             # it are dropped, also after a pass that was interrupted.
             cached = self.target.length(sequence.sequence_id)
-            self.target.keep(sequence.sequence_id, min(cached, len(sequence.tokens) - 1))
+            self.target.keep(sequence.sequence_id, min(cached, sequence.num_keepable))
             sequence.num_missing = len(sequence.tokens) - self.target.length(sequence.sequence_id)
             sequence.round_noise = self.make_noise(
                 sequence.params, sequence.seed, sequence.choice, len(sequence.tokens)

@@ -10,8 +10,8 @@ from forerun.checks import whole
 from forerun.engine.sequence import Sequence
 
 PROMPT_ROWS = 64
-"""Tokens of a prompt fed in one pass while their log probabilities are wanted: each has a row as wide as the
-vocabulary (64 x 152k x 4 bytes = 39 MB), which is reduced and dropped before the next pass."""
+"""Prompt tokens fed in one pass, of all sequences whose prompts' log probabilities are wanted: each has a row as wide
+as the vocabulary (64 x 152k x 4 bytes = 39 MB), which is reduced and dropped before the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,13 @@ class Scheduler:
 
     def slices(self) -> list[Slice]:
         """The next pass, from every running sequence's `num_missing`."""
+        scored = PROMPT_ROWS
         left = max(self.max_tokens - sum(1 for sequence in self.running if sequence.num_missing == 1), 1)
         parts = []
         for sequence in self.running:
-            most = min(left, PROMPT_ROWS) if sequence.num_unscored else left
+            most = min(left, scored) if sequence.num_unscored else left
             num_tokens = 1 if sequence.num_missing == 1 else min(sequence.num_missing, most)
+            scored -= num_tokens if sequence.num_unscored else 0
             left -= num_tokens if sequence.num_missing > 1 else 0
             if num_tokens:
                 parts.append(Slice(sequence, num_tokens))

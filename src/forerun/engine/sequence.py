@@ -67,6 +67,12 @@ class Sequence:
         return max(self.limit - len(self.tokens) - 1, 0)
 
     @property
+    def num_keepable(self) -> int:
+        """Tokens whose cache is of use: all but the last, whose row is wanted. While a prompt is scored, those whose
+        rows were seen: a pass that was interrupted is done again."""
+        return len(self.tokens) - 1 - self.num_unscored
+
+    @property
     def num_unscored(self) -> int:
         """Prompt tokens whose log probability was asked for and is not known yet."""
         return 0 if self.prompt_logprobs is None else self.prompt_length - len(self.prompt_logprobs)

@@ -2,7 +2,7 @@
 
 A token is a run of bytes, and a character may be spread over several tokens. Bytes go through an incremental UTF-8
 decoder, which holds back at most the three bytes of an unfinished character and turns bytes that can never become
-one into U+FFFD at once. Decoding never looks back, so what was handed out is never taken back or repeated.
+one into U+FFFD. Decoding never looks back, so what was handed out is never taken back or repeated.
 """
 
 from __future__ import annotations

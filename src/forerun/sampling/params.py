@@ -52,8 +52,8 @@ class SamplingParams:
     probability, in [0, 1]. seed: a whole number from 0 to 2^64 - 1; the text is then a function of prompt, seed and
     parameters alone.
 
-    repetition_penalty: above 0, 1 is off; the logit of every token in prompt or output is divided by it if positive,
-    multiplied if negative (Keskar et al., arXiv 1909.05858, as transformers does). frequency_penalty and
+    repetition_penalty: 0.01 to 100, 1 is off; the logit of every token in prompt or output is divided by it if
+    positive, multiplied if negative (Keskar et al., arXiv 1909.05858, as transformers does). frequency_penalty and
     presence_penalty: -2 to 2, 0 is off; subtracted from the logit once for each occurrence, and once for any, in prompt
     and output. logit_bias: token id -> number from -100 to 100 added to its logit. bad_words: texts or sequences of
     token ids that are never completed; a text stands for its tokens, alone and after a space. allowed_token_ids:
@@ -119,7 +119,7 @@ class SamplingParams:
         self._make(int, "top_k", "seed")
 
     def _check_adjustments(self) -> None:
-        real("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "above 0 (1 is off)", open_low=True)
+        real("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "between 0.01 and 100 (1 is off)")
         for name in ("frequency_penalty", "presence_penalty"):
             real(name, getattr(self, name), -2.0, 2.0, "between -2 and 2 (0 is off)")
         self._make(float, "repetition_penalty", "frequency_penalty", "presence_penalty")

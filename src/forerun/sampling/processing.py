@@ -160,10 +160,11 @@ class Processing:
 
     def _ban_words(self, logits: Array, prefix: Prefix, source: str) -> Array:
         """transformers' NoBadWordsLogitsProcessor: the last token of a word is ruled out after the others."""
-        banned = [
-            last for context, lasts in self._bad_words.items() if self._ends_with(context, prefix) for last in lasts
-        ]
-        return _ban(logits, _ids(banned))
+        for length, lasts_by_context in self._bad_words.items():
+            lasts = lasts_by_context.get(self._tail(length, prefix))
+            if lasts is not None:
+                logits = _ban(logits, lasts)
+        return logits
 
     def _ban_early_end(self, logits: Array, prefix: Prefix, source: str) -> Array:
         num_output = len(self._tokens) - self._prompt_length + len(prefix)
@@ -177,13 +178,12 @@ class Processing:
         mask = np.array(legal[: logits.shape[0]])  # a copy, because torch warns about arrays it may not write to
         return xp.where(asarray_like(mask, logits, xp.bool), logits, -math.inf)
 
-    def _ends_with(self, context: Prefix, prefix: Prefix) -> bool:
-        num_before = len(context) - len(prefix)
+    def _tail(self, length: int, prefix: Prefix) -> Prefix:
+        """The last `length` tokens of the text and `prefix`; fewer where the text is shorter."""
+        num_before = length - len(prefix)
         if num_before <= 0:
-            return not context or prefix[-len(context) :] == context
-        if num_before > len(self._tokens):
-            return False
-        return (*self._tokens[len(self._tokens) - num_before :], *prefix) == context
+            return prefix[len(prefix) - length :]
+        return (*self._tokens[max(len(self._tokens) - num_before, 0) :], *prefix)
 
 
 class _Stateful:
@@ -249,13 +249,13 @@ def _ban(logits: Array, ids: np.ndarray) -> Array:
     return logits
 
 
-def _by_context(words: Sequence[str | tuple[int, ...]]) -> dict[Prefix, list[int]]:
-    """Tokens that complete a word, by the tokens before them."""
-    found: dict[Prefix, list[int]] = {}
+def _by_context(words: Sequence[str | tuple[int, ...]]) -> dict[int, dict[Prefix, np.ndarray]]:
+    """Tokens that complete a word, by the tokens before them, by how many those are: one look-up for each length."""
+    found: dict[int, dict[Prefix, list[int]]] = {}
     for word in words:
         if isinstance(word, tuple):
-            found.setdefault(word[:-1], []).append(word[-1])
-    return found
+            found.setdefault(len(word) - 1, {}).setdefault(word[:-1], []).append(word[-1])
+    return {length: {context: _ids(lasts) for context, lasts in contexts.items()} for length, contexts in found.items()}
 
 
 def _certain(token: int, like: Array) -> Distribution:

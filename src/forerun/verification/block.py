@@ -26,14 +26,20 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     An unusable row (NaN, nothing legal) ends the draft before it, as if no more had been drafted: the request fails
     only if what is committed leads to that row, as it would in plain decoding.
     """
-    k = _num_usable(target_rows, len(draft.tokens))
+    k = len(draft.tokens)
     scale, accepted, accepted_scale = 1.0, 0, 1.0
-    for node, token in enumerate(draft.tokens[:k]):
+    for node, token in enumerate(draft.tokens):
         scale = min(scale * acceptance_ratio(target_rows[node], draft, node, token), 1.0)
+        if scale <= 0.0:
+            break  # no text of the target leads on from here, so the rows behind need not even be looked at
         num = node + 1
+        if num < k and not _is_usable(target_rows[num]):
+            k = num
         threshold = scale if num == k else _threshold(target_rows[num], draft_row(draft, num), scale)
         if noise.accept(threshold, node):
             accepted, accepted_scale = num, scale
+        if num == k:
+            break
     if accepted == k:
         emitted = target_rows[k]
     else:
@@ -41,21 +47,18 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     return emit(emitted, accepted, noise, Purpose.EMIT)
 
 
-def _num_usable(target_rows: Sequence[Distribution], k: int) -> int:
-    """Draft tokens before the first unusable row that the rule would look at. A function of the prefix that leads to
-    that row, so cutting there conditions on nothing that is dropped."""
-    for num in range(1, k):
-        try:
-            target_rows[num].argmax  # noqa: B018 - looking is what raises
-        except UNUSABLE:
-            return num
-    return k
+def _is_usable(target_row: Distribution) -> bool:
+    """Whether a token can be chosen from the row: a function of the prefix that leads to it, so ending the draft before
+    an unusable one conditions on nothing that is dropped."""
+    try:
+        target_row.argmax  # noqa: B018 - looking is what raises
+    except UNUSABLE:
+        return False
+    return True
 
 
 def _threshold(target_row: Distribution, draft_row: Distribution, scale: float) -> float:
     """h[i] of the row after prefix i, whose P[i] is `scale`."""
-    if scale <= 0.0:
-        return 0.0
     mass = residual_mass(target_row, draft_row, scale)
     r = float(namespace(mass).sum(mass))
     denominator = r + 1.0 - scale

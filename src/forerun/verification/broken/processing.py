@@ -86,17 +86,24 @@ class _ProcessedAsRaw(Processing):
     """Reports the probabilities that were drawn from as the model's own."""
 
     def distribution(self, rows: Rows, index: int, prefix: Prefix = (), source: str = "target") -> Distribution:
-        made = super().distribution(rows, index, prefix, source)
-        return _Mislabelled(rows, index, self._params, self._size, made._adjust)
+        made = _Mislabelled(rows, index, self._params, self._size)
+        made._sound = super().distribution(rows, index, prefix, source)
+        return made
 
 
 class _Mislabelled(Distribution):
+    """A sound distribution that calls its processed probabilities the model's own."""
+
+    _sound: Distribution
+
+    def _logits(self, rows: Rows) -> tuple[Array, int, float]:
+        return self._sound._logits(rows)
+
     @property
     def raw_logits(self) -> Array:
-        if self._probs is None:
-            return super().raw_logits
-        xp = namespace(self._probs)
-        return xp.log(xp.where(self._probs > 0.0, self._probs, 1e-300))
+        probs = self._sound.probs
+        xp = namespace(probs)
+        return xp.log(xp.where(probs > 0.0, probs, 1e-300))
 
 
 BROKEN_PROCESSING: Mapping[str, Broken] = {
