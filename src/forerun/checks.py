@@ -47,6 +47,6 @@ def shown(value: Any) -> str:
     """`repr`, cut where it would fill a screen; never an error of its own."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number too long to be written out
-        text = f"a {type(value).__name__} of {value.bit_length() if isinstance(value, int) else 'too many'} bits"
+    except ValueError:  # Python writes out no whole number of more than 4300 digits
+        text = f"a whole number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
