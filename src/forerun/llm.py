@@ -10,6 +10,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
+from forerun.checks import shown
 from forerun.constraints.cache import GrammarCache
 from forerun.control.policy import Policy
 from forerun.drafting.base import Drafter
@@ -129,7 +130,7 @@ class LLM:
             return list(self._need_tokenizer().encode(prompt))
         if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)) or len(prompt) == 0:
             raise PromptError(
-                f"a prompt is text, token ids or chat messages, not {_shown(prompt)}",
+                f"a prompt is text, token ids or chat messages, not {shown(prompt)}",
                 "",
                 'for example "def add(a, b):" or [{"role": "user", "content": "Hello"}]',
             )
@@ -137,7 +138,7 @@ class LLM:
             return list(self._need_tokenizer().encode_chat(prompt))
         if all(hasattr(part, "__index__") and not isinstance(part, bool) for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
-        raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {_shown(prompt)}")
+        raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {shown(prompt)}")
 
     def close(self) -> None:
         """Cancel what is running and let go of the models (`engine` is gone). Further calls are refused."""
@@ -255,8 +256,3 @@ def _finish_all(streams: list[Stream]) -> list[Result]:
         first.results = results  # type: ignore[attr-defined]
         raise first
     return [result for result in results if result is not None]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

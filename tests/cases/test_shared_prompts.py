@@ -77,7 +77,7 @@ def test_c13_cancelling_choices_leaves_the_others_as_they_were(
         else:
             assert own == expected[choice]
     assert model.num_sequences == 0
-    assert not engine._followers
+    assert not any([engine._prompts._followers, engine._prompts._ended, engine._prompts._read])
     num_reads = 1 + (num_steps < 3 and 0 in cancelled and len(cancelled) < 4)
     assert model.num_fed <= num_reads * len(prompt) + 3 + 4 * 15 + sum(s.statistics.num_proposed for s in sequences)
 

@@ -39,10 +39,10 @@ def test_the_mask_cannot_be_written_to_and_is_shared() -> None:
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
-        ([], "the set is empty"), ([7], "7 is not a token id"), ([0, -1], "-1 is not a token id"),
-        ([True], "True is not a token id"), ([1.0], "1.0 is not a token id"), (["1"], "'1' is not a token id"),
+        ([], "the set is empty"), ([7], "token id 7 is outside"), ([0, -1], "-1 is not allowed"),
+        ([True], "True is not allowed"), ([1.0], "1.0 is not allowed"), (["1"], "'1' is not allowed"),
         ("12", "token ids are needed, not '12'"),
-        (3, "token ids are needed, not 3"), ([None], "None is not a token id"),
+        (3, "token ids are needed, not 3"), ([None], "None is not allowed"),
     ],
 )  # fmt: skip
 def test_bad_ids_are_refused_by_name(ids: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""The ladder: verification.md's five levels of proof in one command, `make ladder`.
+"""The ladder: the five levels of proof of docs/exactness.md, section 8, in one command, `make ladder`.
 
 1 exact enumeration, 2 sampled law, 3 texts on real weights, 4 invariance on real weights, 5 mutants that must be
 caught. One line a cell; Ctrl-C ends it with a summary of what was done. Exit status: 0, 1 after a failure, 130 if

@@ -1,7 +1,8 @@
 """What processing and drawing from one row costs the host, by what is asked for: `python -m forerun.bench.host`.
 
 Rows are random logits over a large vocabulary after 2,000 tokens of text, in passes of 5 rows as k = 4 makes them. The
-settings take turns, so that all of them see the same machine; the figures are medians of milliseconds per row.
+settings take turns, so that all of them see the same machine; the figures are medians of milliseconds per row of the
+target ("verified" ones include the draft's row beside it, and block verification).
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from forerun.bench.hardware import hardware
 from forerun.constraints import TokenSetConstraint
 from forerun.randomness import Purpose, make_noise
 from forerun.runtime.base import Rows
-from forerun.sampling import Processing, SamplingParams, token_logprob
+from forerun.sampling import Distribution, Processing, SamplingParams, token_logprob
+from forerun.types import Draft
+from forerun.verification import verify
 
 NUM_ROWS, NUM_TOKENS = 5, 2_000
 PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.1}
+VERIFIED = "verified"  # a sampled draft: its rows of q are made and drawn from, and block verification judges them
 FILTERS = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
 
 
@@ -45,18 +49,21 @@ def settings(vocabulary_size: int) -> dict[str, dict[str, Any]]:
         "everything": everything,
         "everything, seed": {**everything, "seed": 1},
         "logprobs of 5": {"temperature": 0.0, "logprobs": 5},
+        "verified, temperature": {"temperature": 0.8, VERIFIED: True},
+        "verified, everything": {**everything, VERIFIED: True},
     }
 
 
-def one_pass(params: SamplingParams, rows: Rows, tokens: list[int], vocabulary_size: int) -> Callable[[], None]:
+def one_pass(given: dict[str, Any], rows: Rows, tokens: list[int], vocabulary_size: int) -> Callable[[], None]:
     """A pass of one request: every row is processed and drawn from."""
+    params = SamplingParams(**{name: value for name, value in given.items() if name != VERIFIED})
     constraints = []
     if params.allowed_token_ids is not None:
         constraints.append(TokenSetConstraint(params.allowed_token_ids, vocabulary_size))
     processing = Processing(params, vocabulary_size, tokens, stop_ids=params.stop_token_ids, constraints=constraints)
     drafted = tuple(tokens[:NUM_ROWS])
 
-    def run() -> None:
+    def draw_all() -> None:
         processing.begin_round()
         noise = make_noise(params, 1, 0, len(tokens))
         for i in range(NUM_ROWS):
@@ -65,7 +72,18 @@ def one_pass(params: SamplingParams, rows: Rows, tokens: list[int], vocabulary_s
             if params.logprobs is not None:
                 token_logprob(row, token, params.logprobs, params.logprobs_kind)
 
-    return run
+    def draft_and_verify() -> None:
+        processing.begin_round()
+        noise = make_noise(params, 1, 0, len(tokens))
+        draft: list[int] = []
+        q: list[Distribution] = []
+        for i in range(NUM_ROWS - 1):
+            q.append(processing.distribution(rows, i, tuple(draft), "draft"))
+            draft.append(noise.draw(q[-1], i, Purpose.DRAFT))
+        target_rows = [processing.distribution(rows, i, tuple(draft[:i])) for i in range(NUM_ROWS)]
+        verify(target_rows, Draft(tuple(draft), "sampled", tuple(q)), noise)
+
+    return draft_and_verify if VERIFIED in given else draw_all
 
 
 def measure(vocabulary_size: int, repeats: int) -> dict[str, float]:
@@ -74,7 +92,7 @@ def measure(vocabulary_size: int, repeats: int) -> dict[str, float]:
     logits = random.normal(0.0, 2.5, (NUM_ROWS, vocabulary_size)).astype(np.float32)
     tokens = [int(token) for token in random.integers(8, vocabulary_size // 20, NUM_TOKENS)]
     passes = {
-        name: one_pass(SamplingParams(**params), Rows(logits, [NUM_ROWS]), tokens, vocabulary_size)
+        name: one_pass(params, Rows(logits, [NUM_ROWS]), tokens, vocabulary_size)
         for name, params in settings(vocabulary_size).items()
     }
     seconds: dict[str, list[float]] = {name: [] for name in passes}

@@ -13,6 +13,7 @@ from forerun.errors import ForerunError
 from forerun.llm import LLM, Prompt
 from forerun.result import Piece, Result
 from forerun.sampling import SamplingParams
+from forerun.stream import Stream
 
 
 class Interrupts:
@@ -74,14 +75,23 @@ def play(llm: LLM, prompt: Prompt, params: dict[str, Any], show: Callable[[Piece
         except KeyboardInterrupt:
             interrupted = True
             stream.close()
-            for piece in stream:
-                show(piece)
+            failure = _show_rest(stream, show)
         except ForerunError as error:
             failure = error
         finally:
             stream.close()
     result = stream.result if failure is None else _failed(stream.result)
     return Played(result, interrupted or interrupts.requested, failure)
+
+
+def _show_rest(stream: Stream, show: Callable[[Piece], None]) -> ForerunError | None:
+    """What was committed before an interruption; the error that one of the texts had met, if any."""
+    try:
+        for piece in stream:
+            show(piece)
+    except ForerunError as error:
+        return error
+    return None
 
 
 def _failed(result: Result) -> Result:

@@ -39,11 +39,13 @@ class GrammarCache:
                 return self._grammars[key]
             if self._vocabulary is None:
                 self._vocabulary = self._make_vocabulary()
-            compiled = compile_regex if schema is None else compile_json_schema
-            self._grammars[key] = compiled(key[1], self._vocabulary)
-            if len(self._grammars) > MAX_GRAMMARS:
+        # Compiling may take seconds; requests whose grammars are known go on meanwhile.
+        grammar = (compile_regex if schema is None else compile_json_schema)(key[1], self._vocabulary)
+        with self._lock:
+            self._grammars[key] = grammar
+            while len(self._grammars) > MAX_GRAMMARS:
                 self._grammars.popitem(last=False)
-            return self._grammars[key]
+        return grammar
 
 
 def _text(schema: Any) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
 
 import numpy as np
 
+from forerun.checks import inside, token_ids
 from forerun.constraints.base import Mask, require_taken
 from forerun.errors import ParameterError
 
@@ -61,14 +61,9 @@ def _set_mask(ids: Iterable[int], vocabulary_size: int) -> Mask:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise ParameterError(PARAMETER, f"token ids are needed, not {ids!r}", "give a list of whole numbers")
     mask = np.zeros(vocabulary_size, np.bool_)
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= token < vocabulary_size:
-            raise ParameterError(
-                PARAMETER,
-                f"{token!r} is not a token id",
-                f"token ids are whole numbers from 0 to {vocabulary_size - 1}",
-            )
-        mask[int(token)] = True
+    found = token_ids(PARAMETER, list(ids))
+    inside(PARAMETER, found, vocabulary_size)
+    mask[np.array(found, dtype=np.int64)] = True
     if not mask.any():
         raise ParameterError(PARAMETER, "the set is empty, so no token could follow", "give at least one token id")
     mask.flags.writeable = False

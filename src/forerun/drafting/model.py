@@ -114,28 +114,36 @@ class ModelDrafter:
         del fed[self.model.length(key) :]
 
     def _without_twins(self, sequences: Sequence[SequenceView], active: list[int]) -> list[int]:
-        """Leave out new sequences whose text another new one is about to feed: a round later its cache is forked."""
+        """Leave out new sequences of which another new one is about to feed most: a round later its cache is forked."""
         new: list[Sequence[int]] = []
         kept = []
         for i in active:
             tokens = sequences[i].tokens
             if sequences[i].sequence_id not in self._fed:
-                if any(common_length(other, tokens) >= MIN_SHARED for other in new):
+                missing = len(tokens) - self._nearest(tokens)[1]
+                saved = max((common_length(other, tokens) for other in new), default=0) - (len(tokens) - missing)
+                if saved >= max(MIN_SHARED, missing / 2):
                     continue
                 new.append(tokens)
             kept.append(i)
         return kept
 
-    def _begin(self, key: int, tokens: Sequence[int]) -> None:
-        """A cache for a new sequence: forked from the one that shares most of its text (choices of one prompt do)."""
+    def _nearest(self, tokens: Sequence[int]) -> tuple[int | None, int]:
+        """(sequence, tokens in common) of the cache that shares most of a text."""
         shared = {other: common_length(fed, tokens) for other, fed in self._fed.items()}
         source = max(shared, key=lambda other: shared[other], default=None)
-        if source is None or shared[source] < MIN_SHARED:
+        return source, 0 if source is None else shared[source]
+
+    def _begin(self, key: int, tokens: Sequence[int]) -> None:
+        """A cache for a new sequence: forked from the one that shares most of its text (choices of one prompt do)."""
+        source, num_shared = self._nearest(tokens)
+        self.model.free(key)  # of a beginning that was interrupted
+        if source is None or num_shared < MIN_SHARED:
             self.model.begin(key)
             self._fed[key] = []
         else:
-            self.model.fork(source, key, shared[source])
-            self._fed[key] = list(tokens[: shared[source]])
+            self.model.fork(source, key, num_shared)
+            self._fed[key] = list(tokens[:num_shared])
 
     def _missing(self, sequence: SequenceView, drafted: list[int]) -> Span:
         start = len(self._fed[sequence.sequence_id])

@@ -63,6 +63,10 @@ def _watched(
     """Show the tokens to the sequence's watch; they end with the one that completes a stop string. A stop id is shown
     if it is delivered, and may complete one too. Where a grammar failed, what came before is kept, as if it had been
     committed in a round of its own."""
+    if error is not None:
+        if len(tokens) == 1:
+            raise error
+        tokens, reason = tokens[:-1], "error"
     for num, token in enumerate(tokens, start=1):
         is_stop = token in sequence.stop_ids
         if is_stop:
@@ -70,11 +74,7 @@ def _watched(
         is_delivered = not is_stop or sequence.params.include_stop_token
         if is_delivered and sequence.watch is not None and sequence.watch(token):
             return tokens[:num], "stop"
-    if error is None:
-        return tokens, reason
-    if len(tokens) == 1:
-        raise error
-    return tokens[:-1], "error"
+    return tokens, reason
 
 
 def _logprobs(sequence: Sequence, tokens: list[int], rows: Seq[Distribution]) -> list[TokenLogprob]:

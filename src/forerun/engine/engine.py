@@ -11,6 +11,7 @@ from typing import Literal
 from forerun.constraints import Constraint
 from forerun.control.policy import FixedLength, Load, Policy
 from forerun.drafting.base import Drafter, NoDrafter
+from forerun.engine.choices import SharedPrompts
 from forerun.engine.commit import commit, score_prompt
 from forerun.engine.request import make_sequence
 from forerun.engine.scheduler import Scheduler, Slice
@@ -59,7 +60,7 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
-        self._followers: dict[int, list[Sequence]] = {}  # by who reads their prompt, until it is read
+        self._prompts = SharedPrompts(target, self.scheduler)
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ class Engine:
         """Queue a request; refused before any work if it cannot be served.
 
         `choice` tells apart several answers to one prompt and seed. A `leader` with the same prompt reads it for this
-        one too: its cache is forked as soon as it holds the prompt. `watch` sees each delivered token and may end the
+        one too: its cache is forked once it holds the prompt. `watch` sees each delivered token and may end the
         text (stop strings); `constraints` are fresh ones, for this sequence alone.
         """
         sequence = make_sequence(
@@ -96,13 +97,11 @@ class Engine:
             sequence.finish_reason = "length"
             self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))
             return sequence
-        self._sequences[sequence.sequence_id] = sequence
-        if leader is not None and leader.sequence_id in self._followers:
-            sequence.prompt_logprobs = None
-            self._followers[leader.sequence_id].append(sequence)
+        if leader is not None and self._prompts.join(sequence, leader):
+            sequence.prompt_logprobs = None  # the leader's are the same
         else:
-            self._followers[sequence.sequence_id] = []
             self.scheduler.add(sequence)
+        self._sequences[sequence.sequence_id] = sequence
         return sequence
 
     def cancel(self, sequence_id: int) -> None:
@@ -146,11 +145,10 @@ class Engine:
 
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
-        for sequence in self.scheduler.admit():
-            if not sequence.is_begun:
-                self.target.begin(sequence.sequence_id)
-                sequence.is_begun = True
+        self.scheduler.admit()
         for sequence in list(self.scheduler.running):
+            if not sequence.is_begun:
+                self._prompts.begin(sequence)
             # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
             # it are dropped, also after a pass that was interrupted.
             cached = self.target.length(sequence.sequence_id)
@@ -248,7 +246,7 @@ class Engine:
         for part, draft, verdict, rows in zip(parts, drafts, verdicts, target_rows, strict=True):
             sequence = part.sequence
             if part.is_complete:
-                self._release_followers(sequence)
+                self._prompts.note_read(sequence)
             if isinstance(verdict, Verdict):
                 try:
                     finished, delta = commit(sequence, draft, verdict, rows)
@@ -273,27 +271,12 @@ class Engine:
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         self._report(sequence, Delta(sequence.sequence_id, (), (), "error", error))
 
-    def _release_followers(self, leader: Sequence) -> None:
-        """Let those who share the leader's prompt start: from a fork of its cache if that holds the prompt, else with
-        the first of them as the new leader."""
-        alive = [one for one in self._followers.pop(leader.sequence_id, []) if one.finish_reason is None]
-        shared = leader.prompt_length - 1  # the last token is fed again, for the row after it
-        if leader.is_begun and self.target.length(leader.sequence_id) >= shared:
-            for sequence in alive:
-                self.target.fork(leader.sequence_id, sequence.sequence_id, shared)
-                sequence.is_begun = True
-                self.scheduler.add(sequence)
-        elif alive:
-            self._followers[alive[0].sequence_id] = alive[1:]
-            self.scheduler.add(alive[0])
-
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
-        self._release_followers(sequence)
         self._sequences.pop(sequence.sequence_id, None)
         self.scheduler.remove(sequence)
         self.drafter.release(sequence.sequence_id)
-        self.target.free(sequence.sequence_id)
+        self._prompts.end(sequence)
 
     def _charge(self, parts: list[Slice], draft_s: float, target_s: float, verify_s: float, host_s: float) -> None:
         """Split the pass's seconds evenly among its sequences."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
+from functools import lru_cache
 
 from forerun.checks import inside
-from forerun.constraints import Constraint, TokenSetConstraint
+from forerun.constraints import Constraint, Grammar, TokenSet
 from forerun.engine.sequence import Sequence, Watch
-from forerun.errors import ContextLengthError, ParameterError, PromptError
+from forerun.errors import ContextLengthError, ParameterError, PromptError, UserCodeError
 from forerun.randomness import fresh_seed
 from forerun.sampling import Processing, SamplingParams
 
@@ -37,9 +38,9 @@ def make_sequence(
     stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
     constraints = list(constraints)
     if params.constraint is not None:
-        constraints.append(params.constraint.start())
+        constraints.append(_started(params.constraint))
     if params.allowed_token_ids is not None:
-        constraints.append(TokenSetConstraint(params.allowed_token_ids, vocabulary_size))
+        constraints.append(_token_set(params.allowed_token_ids, vocabulary_size).start())
     tokens = [int(token) for token in prompt]
     if seed is None:
         seed = params.seed if params.seed is not None else fresh_seed()
@@ -84,6 +85,21 @@ def _check_params(
         raise needs_tokenizer("regex", "give a constraint over token ids")
     if params.json_schema is not None and not constraints:
         raise needs_tokenizer("json_schema", "give a constraint over token ids")
+
+
+@lru_cache(maxsize=16)
+def _token_set(ids: tuple[int, ...], vocabulary_size: int) -> TokenSet:
+    """The choices of a request, and requests that allow the same ids, share one mask."""
+    return TokenSet(ids, vocabulary_size)
+
+
+def _started(grammar: Grammar) -> Constraint:
+    try:
+        return grammar.start()
+    except Exception as error:
+        raise UserCodeError(
+            f"a constraint could not be started: {type(error).__name__}: {error}", repr(grammar)
+        ) from error
 
 
 def needs_tokenizer(name: str, remedy: str) -> ParameterError:

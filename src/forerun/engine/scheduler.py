@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forerun.checks import whole
@@ -57,11 +56,10 @@ class Scheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def admit(self) -> Iterable[Sequence]:
-        """Move waiting sequences into free places; yields each newly admitted one."""
+    def admit(self) -> None:
+        """Move waiting sequences into free places."""
         while self.waiting and len(self.running) < self.max_sequences:
             self.running.append(self.waiting.popleft())
-            yield self.running[-1]
 
     def slices(self) -> list[Slice]:
         """The next pass, from every running sequence's `num_missing`."""

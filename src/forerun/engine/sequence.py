@@ -36,6 +36,7 @@ class Sequence:
     processing: Processing
     watch: Watch | None = None
     is_begun: bool = False  # the target holds a cache for it
+    leader_id: int | None = None  # whose cache it will be forked from
     num_missing: int = 0
     round_noise: Noise | None = None
     finish_reason: FinishReason | None = None

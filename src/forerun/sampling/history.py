@@ -10,17 +10,29 @@ import numpy as np
 class History:
     """Counts of tokens, kept as parallel arrays so that a row's penalties cost one gather and one scatter.
 
-    Only `extend` changes it, with committed tokens. What a draft adds is put on top for one row at a time, in copies,
+    Only committed tokens change it. What a draft adds is put on top for one row at a time, in copies,
     so a rejected draft token was never counted.
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._num_counted, self._is_sound = 0, True
         self._places: dict[int, int] = {}
         self._ids = np.zeros(64, dtype=np.int64)
         self._counts = np.zeros(64, dtype=np.int64)
 
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Count the committed tokens that were not counted yet; all of them again after an interruption."""
+        if not self._is_sound:
+            self._forget()
+        self._is_sound = False
+        self.extend(tokens[self._num_counted :])
+        self._num_counted, self._is_sound = len(tokens), True
+
     def extend(self, tokens: Iterable[int]) -> None:
-        """Count committed tokens."""
+        """Count tokens."""
         for token in tokens:
             place = self._places.setdefault(token, len(self._places))
             if place == len(self._ids):

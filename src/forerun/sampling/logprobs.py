@@ -44,11 +44,12 @@ def _entry(values: Array, token: int, num_top: int, normaliser: float = 0.0) -> 
     rank += int(xp.sum(xp.astype(values[:token] == chosen, xp.int64)))
     top: list[tuple[int, float]] = []
     if num_top > 0:
-        num = min(num_top, int(values.shape[0]))
+        # Of ruled-out tokens none is listed, so that they need not be ranked either.
+        num = min(num_top, int(xp.sum(xp.astype(values > -math.inf, xp.int64))))
         pool = xp.nonzero(values >= kth_largest(values, num))[0]
         order, best = descending(xp.take(values, pool))
-        ids = [int(pool[int(i)]) for i in order[:num]]
-        top = [(i, min(float(v) - normaliser, 0.0)) for i, v in zip(ids, best[:num], strict=True) if v > -math.inf]
-        if all(i != token for i, _ in top):  # also where it is among the likeliest, but impossible
+        ids = xp.take(pool, order[:num]).tolist()
+        top = [(i, min(v - normaliser, 0.0)) for i, v in zip(ids, best[:num].tolist(), strict=True)]
+        if token not in ids:
             top.append((token, min(float(chosen) - normaliser, 0.0)))
     return TokenLogprob(token, min(float(chosen) - normaliser, 0.0), rank, tuple(top))

@@ -28,7 +28,8 @@ class Masks:
     def commit(self, tokens: Sequence[int]) -> None:
         """Take committed tokens; what else was walked is undone."""
         with _only_this_request():
-            self._walk(tokens)
+            if not self._walk(tokens):
+                raise UserCodeError("a constraint refused a token that its own mask allowed", f"token {tokens}")
         self._path.clear()
         self._known.clear()
 

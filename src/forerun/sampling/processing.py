@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
-from forerun.arrays import asarray_like, namespace
+from forerun.arrays import asarray_like, namespace, zeros_like
 from forerun.constraints import Constraint
 from forerun.errors import UserCodeError
 from forerun.runtime.base import Rows
@@ -44,7 +44,7 @@ class Processing:
     ) -> None:
         self._params, self._size, self._tokens = params, vocabulary_size, tokens
         self._prompt_length = len(tokens)
-        self._history, self._num_counted = History(), 0
+        self._history = History()
         self._masks, self._num_walked = Masks(constraints, vocabulary_size), len(tokens)
         self._stateful = _Stateful(
             [processor for processor in params.logits_processors if isinstance(processor, StatefulProcessor)]
@@ -67,8 +67,7 @@ class Processing:
     def begin_round(self) -> None:
         """Take in what was committed since the last round."""
         if self._params.repetition_penalty != 1.0 or self._params.frequency_penalty or self._params.presence_penalty:
-            self._history.extend(self._tokens[self._num_counted :])
-            self._num_counted = len(self._tokens)
+            self._history.follow(self._tokens)
         if self._masks or self._stateful:
             new = tuple(self._tokens[self._num_walked :])
             self._masks.commit(new)
@@ -150,9 +149,8 @@ class Processing:
         tokens = [*self._tokens, *prefix]
         remembering = iter(self._stateful.begin(source, prefix))
         if logits.shape[0] < self._size:  # a draft with a smaller head: processors may name any token
-            xp = namespace(logits)
-            missing = asarray_like([-math.inf] * (self._size - int(logits.shape[0])), logits, logits.dtype)
-            logits = xp.concat([logits, missing])
+            missing = zeros_like(logits, self._size - int(logits.shape[0])) - math.inf
+            logits = namespace(logits).concat([logits, missing])
         for processor in self._params.logits_processors:
             one = next(remembering) if isinstance(processor, StatefulProcessor) else processor
             logits = call(one, list(tokens), logits)

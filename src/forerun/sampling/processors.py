@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from array_api_compat import device
+
 from forerun.arrays import namespace
 from forerun.errors import ParameterError, UserCodeError
 from forerun.types import Array
@@ -73,15 +75,16 @@ def check_processors(given: Any) -> tuple[Processor | StatefulProcessor, ...]:
 
 def call(processor: Processor, tokens: list[int], logits: Array) -> Array:
     """The processor's logits; whatever goes wrong in it is a UserCodeError."""
-    needed = namespace(logits), logits.dtype, tuple(logits.shape)
+    needed = namespace(logits), logits.dtype, tuple(logits.shape), device(logits)
     try:
         out = processor(tokens, logits)
-        got = namespace(out), out.dtype, tuple(out.shape)
+        got = namespace(out), out.dtype, tuple(out.shape), device(out)
     except Exception as error:
         raise UserCodeError(f"a logits processor failed: {type(error).__name__}: {error}", repr(processor)) from error
     if got != needed:
         raise UserCodeError(
-            f"a logits processor returned {got[1]} of shape {got[2]} where {needed[1]} of shape {needed[2]} is needed",
+            f"a logits processor returned {got[1]} of shape {got[2]} on {got[3]} where {needed[1]} of shape "
+            f"{needed[2]} on {needed[3]} is needed",
             repr(processor),
             "return the logits it was given, changed",
         )

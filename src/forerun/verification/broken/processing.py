@@ -19,8 +19,8 @@ class _PenaltyPerStep(Processing):
     """Counts one token for each round instead of all that it committed."""
 
     def begin_round(self) -> None:
-        if self._num_counted:
-            self._num_counted = max(self._num_counted, len(self._tokens) - 1)
+        if self._history._num_counted:
+            self._history._num_counted = max(self._history._num_counted, len(self._tokens) - 1)
         super().begin_round()
 
 

@@ -1,0 +1,88 @@
+"""Several choices of one prompt: one of them reads it, and the others start from forks of its cache."""
+
+from __future__ import annotations
+
+from forerun.engine.scheduler import Scheduler
+from forerun.engine.sequence import Sequence
+from forerun.errors import ContractError
+from forerun.runtime.base import Model
+
+
+class SharedPrompts:
+    """Who waits for whose prompt. A follower is scheduled once its leader has read the prompt and forked when it is
+    admitted, so no more caches are held than sequences run, but for the leader's own: that one is kept until its last
+    follower has started, also when the leader has ended.
+    """
+
+    def __init__(self, target: Model, scheduler: Scheduler) -> None:
+        self._target, self._scheduler = target, scheduler
+        self._followers: dict[int, list[Sequence]] = {}  # by leader: those who have not started
+        self._leaders: dict[int, Sequence] = {}  # by leader's id
+        self._read: set[int] = set()  # leaders whose cache holds the prompt
+        self._ended: set[int] = set()  # of these, the ones that are only kept for their followers
+
+    def join(self, sequence: Sequence, leader: Sequence) -> bool:
+        """Make `sequence` start from the leader's cache; False where that can no longer be, so that it starts alone."""
+        if sequence.tokens[: sequence.prompt_length] != leader.tokens[: leader.prompt_length]:
+            raise ContractError("a sequence was added with a leader of another prompt")
+        key = leader.sequence_id
+        if leader.finish_reason is not None or leader.num_output:
+            return False
+        self._followers.setdefault(key, []).append(sequence)
+        self._leaders[key], sequence.leader_id = leader, key
+        return True
+
+    def note_read(self, leader: Sequence) -> None:
+        """The leader's prompt has been read: let its followers be scheduled."""
+        key = leader.sequence_id
+        if key in self._followers and key not in self._read:
+            self._read.add(key)
+            for follower in self._followers[key]:
+                self._scheduler.add(follower)
+
+    def begin(self, sequence: Sequence) -> None:
+        """Give a sequence its cache. May be done again after it was interrupted."""
+        self._target.free(sequence.sequence_id)
+        if sequence.leader_id in self._read:
+            # The prompt's last token is fed again, for the row after it.
+            self._target.fork(sequence.leader_id, sequence.sequence_id, sequence.prompt_length - 1)
+        else:
+            self._target.begin(sequence.sequence_id)
+        sequence.is_begun = True
+        self._leave(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence has ended: free what nobody needs any more, and find a new reader if it was to read for others."""
+        self._leave(sequence)
+        key = sequence.sequence_id
+        if key not in self._followers:
+            self._target.free(key)
+        elif key in self._read:
+            self._ended.add(key)
+            self._target.keep(key, sequence.prompt_length - 1)
+        else:
+            first, *rest = self._followers[key]
+            first.leader_id = None
+            for follower in rest:
+                follower.leader_id = None
+                self.join(follower, first)
+            self._scheduler.add(first)
+            self._forget(key)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a sequence off the list of those that wait for its leader."""
+        key, sequence.leader_id = sequence.leader_id, None
+        if key is None:
+            return
+        self._followers[key] = [other for other in self._followers[key] if other is not sequence]
+        if not self._followers[key]:
+            self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        is_ended = key in self._ended or self._leaders[key].finish_reason is not None
+        for held in (self._followers, self._leaders):
+            held.pop(key, None)
+        self._read.discard(key)
+        self._ended.discard(key)
+        if is_ended:
+            self._target.free(key)
