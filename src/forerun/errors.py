@@ -32,7 +32,8 @@ class ForerunError(Exception):
 
     def __init__(self, fact: str, context: str = "", remedy: str = "") -> None:
         self.fact, self.context, self.remedy = fact, context, remedy
-        super().__init__(". ".join(part.rstrip(".") for part in (fact, context, remedy) if part) + ".")
+        text = ". ".join(part.rstrip(".") for part in (fact, context, remedy) if part)
+        super().__init__(text if text.endswith("?") else text + ".")
 
 
 class InputError(ForerunError, ValueError):

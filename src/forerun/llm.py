@@ -63,16 +63,20 @@ class LLM:
     # -- generation -------------------------------------------------------------------------------------------------
 
     @overload
-    def generate(self, prompt: str | Sequence[int] | Sequence[Message], **params: Any) -> Result: ...
+    def generate(
+        self, prompt: str | Sequence[int] | Sequence[Message], sampling: SamplingParams | None = None, **params: Any
+    ) -> Result: ...
     @overload
-    def generate(self, prompt: Sequence[str] | Sequence[Sequence[int]], **params: Any) -> list[Result]: ...
-    def generate(self, prompt: Any, **params: Any) -> Any:
+    def generate(
+        self, prompt: Sequence[str] | Sequence[Sequence[int]], sampling: SamplingParams | None = None, **params: Any
+    ) -> list[Result]: ...
+    def generate(self, prompt: Any, sampling: SamplingParams | None = None, **params: Any) -> Any:
         """Complete one prompt (text, token ids, or chat messages) or a list of them; a list runs as one batch.
 
-        `params` are the fields of `SamplingParams`. If a prompt of a batch fails, the others are finished first and
-        the error carries them as `results` (None in the failed places).
+        `params` are the fields of `SamplingParams`; a ready `sampling` takes their place. If a prompt of a batch fails,
+        the others are finished first and the error carries them as `results` (None in the failed places).
         """
-        sampling = SamplingParams.from_keywords(params)
+        sampling = _sampling(sampling, params)
         if not _is_batch(prompt):
             return self.open(prompt, sampling).drain()
         streams: list[Stream] = []
@@ -83,10 +87,10 @@ class LLM:
             for stream in streams:
                 stream.close()
 
-    def stream(self, prompt: Prompt, **params: Any) -> Stream:
+    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None, **params: Any) -> Stream:
         """Complete one prompt, token by token as committed; with `n` above 1 the pieces of all choices, interleaved.
         Closing the stream cancels the rest."""
-        sampling = SamplingParams.from_keywords(params)
+        sampling = _sampling(sampling, params)
         if sampling.ranks_choices:
             raise ParameterError(
                 "best_of",
@@ -228,6 +232,19 @@ class LLM:
             if not self._is_closed:
                 self.engine.cancel(sequence_id)
             self._outbox.pop(sequence_id, None)
+
+
+def _sampling(sampling: SamplingParams | None, params: Mapping[str, Any]) -> SamplingParams:
+    """The parameters of a request, given as an object or by name."""
+    if sampling is None:
+        return SamplingParams.from_keywords(params)
+    if not isinstance(sampling, SamplingParams):
+        raise ParameterError(
+            "sampling", f"SamplingParams are needed, not {shown(sampling)}", "or give parameters by name: seed=1"
+        )
+    if params:
+        raise ParameterError(next(iter(params)), "given beside ready SamplingParams", "put it into them")
+    return sampling
 
 
 def _is_batch(prompt: Any) -> bool:

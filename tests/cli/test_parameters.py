@@ -146,7 +146,7 @@ REFUSED = [
     (("--stop", "x\\"), "--stop: it ends with half an escape"),
     (("--stop", "\udcff"), "--stop: it is not valid UTF-8"),
     (("--n", "0"), "--n: 0 is not allowed"),
-    (("--n", "3", "--best-of", "2"), "--best-of: 2 is not allowed. a whole number of at least n"),
+    (("--n", "3", "--best-of", "2"), "--best-of: 2 is not allowed. a whole number from n to 1000"),
     (("--logprobs", "-1"), "--logprobs: -1 is not allowed"),
     (("--logprobs-kind", "cooked"), "--logprobs-kind: 'cooked' is not allowed. one of raw, processed"),
     (("--prompt-logprobs", "-1"), "--prompt-logprobs: -1 is not allowed"),
@@ -179,7 +179,7 @@ def test_a_bad_value_is_refused_before_any_model_is_loaded(
     "flags, fact",
     [
         (("--logit-bias", f"{EOS + 1}=1"), "--logit-bias: token id 257 is outside the model's vocabulary, 0..256"),
-        (("--allowed-token-ids", "257"), "--allowed-token-ids: 257 is not a token id"),
+        (("--allowed-token-ids", "257"), "--allowed-token-ids: token id 257 is outside"),
     ],
 )
 def test_what_only_the_model_can_tell_is_refused_by_name_too(invoke: Invoke, flags: tuple[str, ...], fact: str) -> None:

@@ -32,8 +32,9 @@ class Habit:
 
 EVERYTHING: dict[str, Any] = {
     "temperature": 0.8, "top_k": 400, "top_p": 0.95, "min_p": 0.001, "repetition_penalty": 1.2,
-    "frequency_penalty": 0.3, "presence_penalty": 0.2, "logit_bias": {4: 1.0}, "bad_words": [[7], [1, 9]], "allowed_token_ids": range(4_000),
-    "min_tokens": 3, "stop_token_ids": [11], "logits_processors": [StatefulProcessor(Habit)],
+    "frequency_penalty": 0.3, "presence_penalty": 0.2, "logit_bias": {4: 1.0}, "bad_words": [[7], [1, 9]],
+    "allowed_token_ids": range(4_000), "min_tokens": 3, "stop_token_ids": [11],
+    "logits_processors": [StatefulProcessor(Habit)],
 }  # fmt: skip
 
 

@@ -122,5 +122,5 @@ def _refuse_by_name(option: str, known: set[str]) -> None:
             name, "takes Python objects, which no flag can hold", f"give it in Python: llm.generate(PROMPT, {name}=...)"
         )
     flag = flag_names().get(ELSEWHERE.get(name, name))
-    if flag in known:
+    if flag in known and flag != option:
         raise InputError(f"{option}: unknown parameter", "", f"did you mean {flag}")

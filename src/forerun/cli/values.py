@@ -61,6 +61,8 @@ def schema(text: str) -> str:
     """JSON as it was typed, or the content of the file named after an @."""
     name = "json_schema"
     if not text.startswith("@"):
+        if text.endswith(".json"):
+            raise ParameterError(name, f"{text!r} is no JSON", f"for the content of a file: --json-schema @{text}")
         return require_utf8(name, text)
     path = Path(text[1:])
     try:

@@ -74,6 +74,7 @@ def _check_params(
     params: SamplingParams, vocabulary_size: int, watch: Watch | None, constraints: Seq[Constraint]
 ) -> None:
     """Refuse ids the model does not have, and what needs a tokenizer where there is none (`LLM` prepares it)."""
+    inside("stop_token_ids", params.stop_token_ids, vocabulary_size)
     inside("logit_bias", (token for token, _ in params.biases), vocabulary_size)
     for word in params.bad_words or ():
         if isinstance(word, str):

@@ -18,12 +18,26 @@ from forerun.types import LogprobsKind
 GREEDY_BELOW = 1e-5
 """Temperatures below this are treated as 0."""
 
-NOT_BUILT = frozenset({"echo", "grammar", "response_format", "suffix", "typical_p"})
-"""Parameters that exist elsewhere and are refused by name here, rather than silently ignored."""
+MAX_CHOICES = 1_000
+"""Texts of one request: each holds a cache while it runs and its state until all have ended."""
+
+NOT_BUILT = {
+    "echo": "prompt_logprobs=N reports the prompt's tokens",
+    "grammar": "give regex, json_schema or a constraint",
+    "response_format": "give json_schema",
+    "suffix": "",
+    "typical_p": "min_p is the nearest",
+}
+"""Parameters that exist elsewhere and are refused by name here, rather than silently ignored; what there is instead."""
 
 ELSEWHERE = {
     "top_logprobs": "logprobs",
     "stop_strings": "stop",
+    "stop_sequences": "stop",
+    "random_seed": "seed",
+    "do_sample": "temperature",
+    "guided_choice": "regex",
+    "structured_outputs": "json_schema",
     "bad_words_ids": "bad_words",
     "sequence_bias": "logit_bias",
     "logits_processor": "logits_processors",
@@ -143,9 +157,9 @@ class SamplingParams:
             )
 
     def _check_choices(self) -> None:
-        whole("n", self.n, 1, None, "a whole number of at least 1")
+        whole("n", self.n, 1, MAX_CHOICES, f"a whole number from 1 to {MAX_CHOICES}")
         if self.best_of is not None:
-            whole("best_of", self.best_of, int(self.n), None, "a whole number of at least n, or None")
+            whole("best_of", self.best_of, int(self.n), MAX_CHOICES, f"a whole number from n to {MAX_CHOICES}")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 0, None, "how many alternatives to report: a whole number, or None")
@@ -186,7 +200,7 @@ class SamplingParams:
         known = [field.name for field in fields(cls)]
         for name in keywords:
             if name in NOT_BUILT:
-                raise ParameterError(name, "not built yet, so it is refused rather than ignored")
+                raise ParameterError(name, "not built yet, so it is refused rather than ignored", NOT_BUILT[name])
             if name not in known:
                 near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, 1)
                 raise ParameterError(

@@ -68,6 +68,10 @@ def check_processors(given: Any) -> tuple[Processor | StatefulProcessor, ...]:
     if callable(given) or isinstance(given, StatefulProcessor) or not isinstance(given, Sequence):
         raise ParameterError("logits_processors", "a list of functions is needed", "logits_processors=[function]")
     for processor in given:
+        if isinstance(processor, type):
+            raise ParameterError(
+                "logits_processors", f"{processor.__name__} is a class", f"StatefulProcessor({processor.__name__})"
+            )
         if not isinstance(processor, StatefulProcessor) and not callable(processor):
             raise ParameterError("logits_processors", f"{processor!r} cannot be called")
     return tuple(given)
@@ -78,7 +82,17 @@ def call(processor: Processor, tokens: list[int], logits: Array) -> Array:
     needed = namespace(logits), logits.dtype, tuple(logits.shape), device(logits)
     try:
         out = processor(tokens, logits)
+        if out is None:
+            raise UserCodeError("a logits processor returned None", repr(processor), "end it with `return logits`")
+        if not hasattr(out, "dtype"):
+            raise UserCodeError(
+                f"a logits processor returned a {type(out).__name__}",
+                repr(processor),
+                "return an array like its logits",
+            )
         got = namespace(out), out.dtype, tuple(out.shape), device(out)
+    except UserCodeError:
+        raise
     except Exception as error:
         raise UserCodeError(f"a logits processor failed: {type(error).__name__}: {error}", repr(processor)) from error
     if got != needed:
