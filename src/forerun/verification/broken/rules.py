@@ -276,7 +276,7 @@ BROKEN_RULES: Mapping[str, Broken] = {
         noise=_tampered({Purpose.EMIT: Purpose.ACCEPT}),
     ),
     "accept_on_zero": Broken(
-        "U <= h with U = 0 accepts a token of probability 0", noise=_tampered(accept_bonus=2.0**-53)
+        "U <= h with U = 0 accepts a token of probability 0", CHAIN_RULES, _tampered(accept_bonus=2.0**-53)
     ),
     "argmax_scored_as_sampled": Broken(
         "argmax drafts are scored with their softmax as q", drafter=_ArgmaxScoredAsSampled
