@@ -70,9 +70,11 @@ def test_c21_ids_beyond_the_real_vocabulary_are_refused_by_the_engine(make: Any,
     assert TARGET.num_sequences == 0
 
 
-def test_the_last_real_id_is_taken_and_stop_ids_beyond_it_do_nothing() -> None:
+def test_the_last_real_id_is_taken_and_stop_ids_beyond_it_are_refused() -> None:
     last = SIZE - 1
-    engine_with(logit_bias={last: 1.0}, bad_words=[[last]], allowed_token_ids=[0, last], stop_token_ids=[SIZE, 10**9])
+    engine_with(logit_bias={last: 1.0}, bad_words=[[last]], allowed_token_ids=[0, last], stop_token_ids=[last])
+    with pytest.raises(ParameterError, match=r"^stop_token_ids: token id .* is outside"):
+        engine_with(stop_token_ids=[last, SIZE])
 
 
 DRAFTERS: dict[str, Any] = {

@@ -28,8 +28,7 @@ class Masks:
     def commit(self, tokens: Sequence[int]) -> None:
         """Take committed tokens; what else was walked is undone."""
         with _only_this_request():
-            if not self._walk(tokens):
-                raise UserCodeError("a constraint refused a token that its own mask allowed", f"token {tokens}")
+            self._walk(tokens)
         self._path.clear()
         self._known.clear()
 
