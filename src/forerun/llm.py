@@ -25,7 +25,8 @@ from forerun.stream import Choice, Stream
 from forerun.types import Delta
 
 if TYPE_CHECKING:
-    from forerun.constraints import Grammar, Vocabulary
+    from forerun.constraints import Grammar
+    from forerun.constraints.vocabulary import Vocabulary
     from forerun.models.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]

@@ -147,6 +147,11 @@ REFUSED = [
     (("--stop", "\udcff"), "--stop: it is not valid UTF-8"),
     (("--n", "0"), "--n: 0 is not allowed"),
     (("--n", "3", "--best-of", "2"), "--best-of: 2 is not allowed. a whole number from n to 1000"),
+    (("--n", "1001"), "--n: 1001 is not allowed. a whole number from 1 to 1000"),
+    (
+        ("--json-schema", "a.json"),
+        "--json-schema: 'a.json' is no JSON. for the content of a file: --json-schema @a.json",
+    ),
     (("--logprobs", "-1"), "--logprobs: -1 is not allowed"),
     (("--logprobs-kind", "cooked"), "--logprobs-kind: 'cooked' is not allowed. one of raw, processed"),
     (("--prompt-logprobs", "-1"), "--prompt-logprobs: -1 is not allowed"),
@@ -226,3 +231,12 @@ def test_names_with_a_flag_are_all_tested_here_or_in_their_own_file() -> None:
 
     assert set(options_of(Sampling)) == tested | elsewhere | old
     assert set(options_of(Sampling)) <= set(flag_names())
+
+
+@pytest.mark.parametrize("flag", ["--logprobs", "--top-p", "--regex"])
+def test_a_flag_without_its_value_is_not_called_unknown(invoke: Invoke, flag: str) -> None:
+    result = invoke("generate", "x", "--target", "toy", flag)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert flag in result.stderr
+    assert "requires an argument" in result.stderr
+    assert "did you mean" not in result.stderr

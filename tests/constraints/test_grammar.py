@@ -11,9 +11,8 @@ import pytest
 from tests.constraints.vocabularies import SIZE, by_trying, fed, json_bytes, letters
 from tests.models.tiny_gguf import write_tiny_gguf
 
-from forerun.constraints import Vocabulary, compile_json_schema, compile_regex
-from forerun.constraints.grammar import NUM_KEPT
-from forerun.constraints.vocabulary import _LIBRARIES
+from forerun.constraints.grammar import NUM_KEPT, compile_json_schema, compile_regex
+from forerun.constraints.vocabulary import _LIBRARIES, Vocabulary
 from forerun.errors import ContractError, ParameterError
 from forerun.models.tokenizer import load_tokenizer
 

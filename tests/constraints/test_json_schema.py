@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.constraints.vocabularies import fed, json_bytes, text_of
 
-from forerun.constraints import Grammar, compile_json_schema
+from forerun.constraints import Grammar
+from forerun.constraints.grammar import compile_json_schema
 from forerun.errors import ParameterError
 
 VOCABULARY = json_bytes()

@@ -10,7 +10,8 @@ from tests.constraints.test_json_schema import C22, is_c22
 from tests.constraints.vocabularies import text_of
 from tests.runtime.real import pulled
 
-from forerun.constraints import Vocabulary, compile_json_schema, compile_regex
+from forerun.constraints.grammar import compile_json_schema, compile_regex
+from forerun.constraints.vocabulary import Vocabulary
 from forerun.models.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.slow

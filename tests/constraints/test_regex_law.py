@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.constraints.vocabularies import LETTERS, SIZE, by_trying, fed, letters, text_of
 
-from forerun.constraints import compile_regex
+from forerun.constraints.grammar import compile_regex
 from forerun.errors import ParameterError
 
 ALPHABET, POSITIONS, STEPS = "abé", 4, 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forerun.constraints import Constraint, Grammar, Vocabulary
+from forerun.constraints import Constraint, Grammar
+from forerun.constraints.vocabulary import Vocabulary
 
 LETTERS = (
     b"a", b"b", "é".encode(), b"\xc3", b"\xa9", b"ab", b"ba", b"a", "aé".encode(), b"\xa9b", b"", b"b\xc3",

@@ -29,6 +29,7 @@ from forerun.engine import Engine
 from forerun.errors import ContractError, ForerunError, NoLegalTokenError, NumericalError, ParameterError, UserCodeError
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams, StatefulProcessor
+from forerun.sampling.processors import call
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
 
 TARGET, PROMPT, NUM = ToyModel.random(SIZE, order=2, seed=14, spread=1.5), (1, 2, 1, 2), 12
@@ -287,3 +288,18 @@ def law_with(constraints: Sequence[Any], k: int) -> Any:
         return tuple(made.tokens), made.finish_reason
 
     return outcomes(one)
+
+
+def test_a_row_on_another_device_is_refused() -> None:
+    with pytest.raises(UserCodeError, match="on meta where"):
+        call(lambda tokens, logits: torch.empty(5, device="meta"), [1], torch.zeros(5))
+
+
+def test_a_class_where_an_object_is_needed_is_named_with_the_remedy() -> None:
+    class Memory:
+        def __call__(self, tokens: list[int], logits: Any) -> Any:
+            return logits
+
+    with pytest.raises(ParameterError, match=r"Memory is a class. StatefulProcessor\(Memory\)"):
+        SamplingParams(logits_processors=[Memory])  # type: ignore[list-item]
+    assert len(SamplingParams(logits_processors=[StatefulProcessor(Memory)]).logits_processors) == 1

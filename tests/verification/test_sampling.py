@@ -269,6 +269,14 @@ def test_parameters_not_built_yet_are_refused_by_name(name: str) -> None:
     with pytest.raises(ParameterError, match=f"^{name}: not built yet") as caught:
         SamplingParams.from_keywords({"temperature": 1.0, name: None})
     assert caught.value.name == name
+    assert NOT_BUILT[name] in str(caught.value)
+
+
+def test_a_near_name_is_asked_for_and_a_question_ends_as_one() -> None:
+    with pytest.raises(ParameterError, match=r"did you mean temperature\?$"):
+        SamplingParams.from_keywords({"temprature": 1.0})
+    with pytest.raises(ParameterError, match=r"did you mean stop\?$"):
+        SamplingParams.from_keywords({"stop_sequences": ["a"]})
 
 
 def test_no_parameter_is_both_built_and_not() -> None:

@@ -24,7 +24,8 @@ def check_params(params: dict[str, Any]) -> SamplingParams:
 
     sampling = SamplingParams.from_keywords(params)
     if sampling.is_structured:
-        from forerun.constraints import Vocabulary, compile_json_schema, compile_regex
+        from forerun.constraints.grammar import compile_json_schema, compile_regex
+        from forerun.constraints.vocabulary import Vocabulary
 
         every_byte = Vocabulary(256, lambda token: bytes([token]))
         if sampling.regex is not None:

@@ -17,7 +17,6 @@ class SharedPrompts:
     def __init__(self, target: Model, scheduler: Scheduler) -> None:
         self._target, self._scheduler = target, scheduler
         self._followers: dict[int, list[Sequence]] = {}  # by leader: those who have not started
-        self._leaders: dict[int, Sequence] = {}  # by leader's id
         self._read: set[int] = set()  # leaders whose cache holds the prompt
         self._ended: set[int] = set()  # of these, the ones that are only kept for their followers
 
@@ -29,7 +28,7 @@ class SharedPrompts:
         if leader.finish_reason is not None or leader.num_output:
             return False
         self._followers.setdefault(key, []).append(sequence)
-        self._leaders[key], sequence.leader_id = leader, key
+        sequence.leader_id = key
         return True
 
     def note_read(self, leader: Sequence) -> None:
@@ -61,13 +60,12 @@ class SharedPrompts:
             self._ended.add(key)
             self._target.keep(key, sequence.prompt_length - 1)
         else:
-            first, *rest = self._followers[key]
+            first, *rest = self._followers.pop(key)
             first.leader_id = None
             for follower in rest:
-                follower.leader_id = None
                 self.join(follower, first)
             self._scheduler.add(first)
-            self._forget(key)
+            self._target.free(key)
 
     def _leave(self, sequence: Sequence) -> None:
         """Take a sequence off the list of those that wait for its leader."""
@@ -76,13 +74,8 @@ class SharedPrompts:
             return
         self._followers[key] = [other for other in self._followers[key] if other is not sequence]
         if not self._followers[key]:
-            self._forget(key)
-
-    def _forget(self, key: int) -> None:
-        is_ended = key in self._ended or self._leaders[key].finish_reason is not None
-        for held in (self._followers, self._leaders):
-            held.pop(key, None)
-        self._read.discard(key)
-        self._ended.discard(key)
-        if is_ended:
-            self._target.free(key)
+            del self._followers[key]
+            self._read.discard(key)
+            if key in self._ended:
+                self._ended.remove(key)
+                self._target.free(key)

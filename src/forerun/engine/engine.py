@@ -206,8 +206,8 @@ class Engine:
         """The distributions each sequence's next tokens come from, [k + 1]; none where a prompt is still being read."""
         return [
             [
-                part.sequence.distribution(
-                    rows, rows.index(i, part.num_rows - 1 + row), draft.tokens[:row], source="target"
+                part.sequence.processing.distribution(
+                    rows, rows.index(i, part.num_rows - 1 + row), draft.tokens[:row], "target"
                 )
                 for row in range(len(draft.tokens) + 1)
             ]
@@ -275,6 +275,7 @@ class Engine:
         sequence.finish_reason = reason
         self._sequences.pop(sequence.sequence_id, None)
         self.scheduler.remove(sequence)
+        sequence.processing.release()
         self.drafter.release(sequence.sequence_id)
         self._prompts.end(sequence)
 

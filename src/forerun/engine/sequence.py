@@ -52,10 +52,10 @@ class Sequence:
             raise RuntimeError("noise is only defined inside a round")
         return self.round_noise
 
-    def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = (), source: str = "draft") -> Distribution:
-        """Row `index` of a pass of `source`, which follows the committed tokens and `prefix`, as this request samples
-        it."""
-        return self.processing.distribution(rows, index, prefix, source)
+    def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = ()) -> Distribution:
+        """q: row `index` of a draft model's pass, which follows the committed tokens and `prefix`, as this request
+        samples it."""
+        return self.processing.distribution(rows, index, prefix, "draft")
 
     @property
     def num_output(self) -> int:

@@ -30,6 +30,10 @@ class Masks:
         with _only_this_request():
             self._walk(tokens)
         self._path.clear()
+        self.release()
+
+    def release(self) -> None:
+        """Forget the masks of a round."""
         self._known.clear()
 
     def after(self, prefix: Sequence[int]) -> np.ndarray | None:

@@ -74,6 +74,11 @@ class Processing:
             self._stateful.commit(new)
             self._num_walked = len(self._tokens)
 
+    def release(self) -> None:
+        """The text has ended: let go of the last pass's rows and masks, which a result that is kept need not hold."""
+        self._masks.release()
+        self._stateful.release()
+
     def distribution(self, rows: Rows, index: int, prefix: Prefix = (), source: str = "target") -> Distribution:
         """The distribution of row `index` of a pass, which follows the committed tokens and the draft tokens `prefix`.
         `source` tells apart the models whose rows are processed (the target and a draft model)."""
@@ -216,6 +221,10 @@ class _Stateful:
         """Go on from the copies that processed the rows of the committed tokens."""
         if tokens and self._committed:
             self._committed = self._called.get(("target", tokens[:-1]), self._committed)
+        self.release()
+
+    def release(self) -> None:
+        """Forget the rows of a pass and what was called for them."""
         self._rows.clear()
         self._called.clear()
 
