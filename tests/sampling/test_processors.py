@@ -26,6 +26,7 @@ from forerun.engine import Engine
 from forerun.errors import ParameterError, UserCodeError
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams, StatefulProcessor
+from forerun.sampling.processing import Processing
 from forerun.verification import RULES
 
 TARGET, PROMPT, NUM = ToyModel.random(SIZE, order=2, seed=14, spread=1.5), (1, 2, 1, 2), 30
@@ -48,6 +49,12 @@ LISTS: dict[str, Sequence[Any]] = {
     "two stateful": [STATEFUL, STATEFUL],
     "mixed": [by_length, STATEFUL, by_length],
 }
+
+
+@pytest.fixture(autouse=True)
+def rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests look at the survivors of the last pass, of which a finished request lets go."""
+    monkeypatch.setattr(Processing, "release", lambda processing: None)
 
 
 def survivors(sequence: Any) -> list[Any]:
