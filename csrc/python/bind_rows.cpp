@@ -91,10 +91,10 @@ void bind_rows(nb::module_& module) {
   module.def("mass_of_list", &mass_of_list, nb::arg("width"), nb::arg("ids"), nb::arg("weights"));
   module.def(
       "race_of_logits",
-      [](const Logits& logits, double temperature, double largest, uint32_t best, uint64_t key) {
+      [](const Logits& logits, double temperature, uint32_t best, double largest, uint64_t key) {
         return race_of_logits(logits.data(), logits.shape(0), {largest, 1.0 / temperature}, best, key);
       },
-      nb::arg("logits"), nb::arg("temperature"), nb::arg("largest"), nb::arg("best"), nb::arg("key"), Released());
+      nb::arg("logits"), nb::arg("temperature"), nb::arg("best"), nb::arg("largest"), nb::arg("key"), Released());
   module.def("rank_and_top", &rank_and_top, nb::arg("logits"), nb::arg("token"), nb::arg("num_top"));
   module.def(
       "log_total",
@@ -105,15 +105,15 @@ void bind_rows(nb::module_& module) {
       [](const Edited& logits, const Vector<const int64_t>& ids, float penalty) {
         penalise_repetition(logits.data(), logits.shape(0), ids_of(ids), penalty);
       },
-      nb::arg("logits"), nb::arg("ids"), nb::arg("penalty"));
-  module.def("subtract", &subtract_amounts, nb::arg("logits"), nb::arg("ids"), nb::arg("amounts"));
+      nb::arg("logits").noconvert(), nb::arg("ids"), nb::arg("penalty"));
+  module.def("subtract", &subtract_amounts, nb::arg("logits").noconvert(), nb::arg("ids"), nb::arg("amounts"));
   module.def(
       "rule_out",
       [](const Edited& logits, const Vector<const int64_t>& ids) {
         rule_out(logits.data(), logits.shape(0), ids_of(ids));
       },
-      nb::arg("logits"), nb::arg("ids"));
-  module.def("keep_only", &keep, nb::arg("logits"), nb::arg("mask"), Released());
+      nb::arg("logits").noconvert(), nb::arg("ids"));
+  module.def("keep_only", &keep, nb::arg("logits").noconvert(), nb::arg("mask"), Released());
 }
 
 }  // namespace forerun
