@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forerun.arrays import namespace
+from forerun.arrays import arange_like, namespace
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
+from forerun.sampling.filters import scaled
 from forerun.sampling.kinds import kind_of
 from forerun.sampling.mass import ArrayMass, Mass, dense, support
 from forerun.sampling.params import SamplingParams
@@ -106,6 +107,15 @@ class Distribution:
         """(ids [n] int64 ascending, log probabilities [n]) of the tokens that have mass."""
         return support(self.mass)
 
+    @property
+    def log_weights(self) -> tuple[Array, Array]:
+        """(ids [n] int64 ascending, log probabilities up to one constant [n] float64) of the tokens that may have mass.
+        Without filters these are scaled logits: nothing is exponentiated or normalised."""
+        if not self._is_whole:
+            return self.support
+        logits, _, largest = self._logits(self._own_rows)
+        return arange_like(logits), scaled(logits, self._params.temperature, largest)
+
     def prob(self, token: int) -> float:
         """Processed probability of one token."""
         return self.mass.prob(token)
@@ -117,12 +127,17 @@ class Distribution:
     def race(self, key: int) -> int:
         """The token whose log probability plus Gumbel noise of (key, id) is largest. Without filters nothing is
         normalised for it."""
+        if not self._is_whole:
+            return self.mass.race(key)
+        logits, token, largest = self._logits(self._own_rows)
+        return kind_of(logits).race(logits, self._params.temperature, token, largest, key)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether this is a softmax of logits that no filter cuts."""
         params = self._params
         has_filter = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.is_greedy
-        if self._rows is None or has_filter:
-            return self.mass.race(key)
-        logits, token, largest = self._logits(self._rows)
-        return kind_of(logits).race(logits, params.temperature, token, largest, key)
+        return self._rows is not None and not has_filter
 
     @property
     def _own_rows(self) -> Rows:
