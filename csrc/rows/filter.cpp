@@ -47,11 +47,12 @@ void shrink(Listed& listed, const Keep& keep) {
   listed.weights.resize(count);
 }
 
-// Every id whose weight is at least `least`: found among those whose logit is above a bound that rounding cannot reach.
+// Every id whose weight is at least `least`: found among those whose logit is above a bound that rounding cannot reach,
+// neither that of a weight (which at a huge temperature is 1 for different logits) nor that of the bound.
 Listed at_least(const float* logits, size_t width, Scale scale, double least) {
   float bound = -kInfinity;
   if (least > 1e-300) {  // no weight lies between that and 0
-    const double drop = natural_log(least) / scale.rate;
+    const double drop = (natural_log(least) - 1e-12) / scale.rate;
     bound = float(scale.largest + drop - 1e-6 * (std::fabs(scale.largest) + std::fabs(drop) + 1.0));
   }
   Listed found = weighed(logits, scale, ids_at_least(logits, width, bound));
