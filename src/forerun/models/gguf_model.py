@@ -44,7 +44,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class GGUFModel:
-    """A model as its file describes it. `num_embeddings` rows in the embedding; `is_tied`: it is the output head too."""
+    """A model as its file describes it. `num_embeddings`: rows of the embedding; `is_tied`: it is the head too."""
 
     family: Family
     num_layers: int
@@ -110,8 +110,7 @@ def read_model(file: GGUFFile) -> GGUFModel:
 
 
 def halves_apart(num_heads: int, head_size: int) -> np.ndarray:
-    """Stored row [num_heads * head_size] of each row that the halves-apart order wants: 0, 2, 4, ..., 1, 3, 5, ... within
-    each head."""
+    """Where each row of the halves-apart order is stored [num_heads * head_size]: in each head 0, 2, ..., 1, 3, ..."""
     pairs = np.arange(num_heads * head_size, dtype=np.uint32).reshape(num_heads, head_size // 2, 2)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(-1)
 

@@ -15,7 +15,7 @@ if find_spec("forerun._native") is None:
         "the native runtime is not built", "forerun._native is missing", "install forerun with pip: it is compiled then"
     )
 
-from forerun.runtime.native.load import check_native_model, load_native_model  # noqa: E402
-from forerun.runtime.native.model import NativeModel  # noqa: E402
+from forerun.runtime.native.load import check_native_model, load_native_model
+from forerun.runtime.native.model import NativeModel
 
 __all__ = ["NativeModel", "check_native_model", "load_native_model"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun._native import Decoder
+from forerun import _native
 from forerun.checks import token_ids
 from forerun.errors import FileFormatError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
@@ -73,7 +73,7 @@ class _Plan:
 
     file: GGUFFile
     description: Description
-    decoder: Decoder
+    decoder: _native.Decoder
     capabilities: Capabilities
     num_head_rows: int
     head_ids: np.ndarray | None
@@ -96,7 +96,7 @@ class _Plan:
             raise ParameterError("head_ids", "given beside num_head_rows", "give one of the two")
         num_rows = len(ids) if ids is not None else num_head_rows or model.num_embeddings
         try:
-            decoder = Decoder(description.fields(num_rows, limit))
+            decoder = _native.Decoder(description.fields(num_rows, limit))
         except ValueError as error:
             raise unsupported(file, "a size", str(error), SERVED) from error
         width = model.num_embeddings if ids is not None else num_rows

@@ -36,7 +36,7 @@ class NativeModel:
         self._begun.add(sequence_id)
 
     def forward(self, spans: Sequence[Span]) -> Rows:
-        """Feed every span and return the rows asked for, as numpy float32. Lengths change only when all of it succeeded."""
+        """Feed every span and return the rows asked for, float32. Lengths change only when all of it succeeded."""
         lengths = {
             span.sequence_id: self._decoder.length(span.sequence_id)
             for span in spans
