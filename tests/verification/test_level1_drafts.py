@@ -195,7 +195,7 @@ class _StartsByTheToken(ModelDrafter):
 
 MUTANTS: dict[str, Callable[[], Drafter]] = {
     "the cut is forgotten": lambda: _of(_ForgetsTheCut, cut_drafter(DRAFT, (1,))),
-    "the window is forgotten": lambda: _of(_ForgetsTheWindow, windowed_drafter(DRAFT, 2)),
+    "the window is forgotten": lambda: _of(_ForgetsTheWindow, windowed_drafter(DRAFT, 1)),
     "a token is dropped": lambda: _of(_DropsWhatDoesNotFit, windowed_drafter(DRAFT, 4)),
     "a token decides": lambda: _of(_StartsByTheToken, windowed_drafter(DRAFT, 4)),
 }
