@@ -6,14 +6,12 @@ length (idempotent), preemption is `free`, resuming is feeding what is missing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from array_api_compat import device, is_torch_array
 
-from forerun.arrays import asarray_like, namespace, zeros_like
 from forerun.errors import ContractError
 from forerun.types import Array, Capabilities, CostCurve, Span
 
@@ -22,45 +20,22 @@ class Rows:
     """Logits of one pass, span after span, in the order the spans were given.
 
     `matrix` is [total_rows, width] float32 (float64 from exact test models): numpy on a CPU, a torch tensor on a
-    GPU, where it stays. `counts[i]` is span i's number of rows. `head_ids` [width] int64, ascending, names the tokens
-    that the columns stand for where a draft model's head was cut to chosen ones; None: column i is token i.
+    GPU, where it stays. `counts[i]` is span i's number of rows.
     """
 
-    def __init__(self, matrix: Array, counts: Sequence[int], head_ids: np.ndarray | None = None) -> None:
+    def __init__(self, matrix: Array, counts: Sequence[int]) -> None:
         if matrix.shape[0] != sum(counts):
             raise ContractError(
                 f"a pass returned {matrix.shape[0]} rows where {sum(counts)} were asked for",
                 f"rows per span: {list(counts)}",
             )
-        if head_ids is not None and len(head_ids) != matrix.shape[1]:
-            raise ContractError(f"a pass returned rows of {matrix.shape[1]} columns for {len(head_ids)} head ids")
-        self.matrix, self.head_ids = matrix, head_ids
+        self.matrix = matrix
         self.starts = np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))])
         self._best: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._ids: dict[int, Array] = {}  # head ids below a vocabulary size, where the rows are
 
     def index(self, span: int, row: int) -> int:
         """Position in `matrix` of row `row` of span `span`."""
         return int(self.starts[span]) + row
-
-    def columns(self, index: int, vocabulary_size: int) -> tuple[Array, Array | None]:
-        """Row `index` as it is held, for ids below `vocabulary_size`: (logits [width], their ids [width], None for
-        0..width - 1)."""
-        if self.head_ids is None:
-            return self.matrix[index, :vocabulary_size], None
-        row = self.matrix[index, : self._width(vocabulary_size)]
-        if vocabulary_size not in self._ids:
-            self._ids[vocabulary_size] = asarray_like(self.head_ids[: row.shape[0]], row, namespace(row).int64)
-        return row, self._ids[vocabulary_size]
-
-    def logits(self, index: int, vocabulary_size: int) -> Array:
-        """Row `index` by token id, [vocabulary_size] at most; minus infinity where a cut head has no column."""
-        row, ids = self.columns(index, vocabulary_size)
-        if ids is None:
-            return row
-        full = zeros_like(row, vocabulary_size) - math.inf
-        full[ids] = row
-        return full
 
     def best(self, index: int, vocabulary_size: int) -> tuple[int, float]:
         """(argmax, largest logit) of row `index` over ids below `vocabulary_size`; ties go to the lowest id.
@@ -69,22 +44,15 @@ class Rows:
         the row comes back as the largest logit.
         """
         if vocabulary_size not in self._best:
-            real = self.matrix[:, : self._width(vocabulary_size)]
+            real = self.matrix[:, :vocabulary_size]
             if is_torch_array(real):
-                values, places = real.max(dim=-1)
-                found = places.cpu().numpy(), values.cpu().numpy()
+                values, ids = real.max(dim=-1)
+                self._best[vocabulary_size] = (ids.cpu().numpy(), values.cpu().numpy())
             else:
-                places = real.argmax(axis=-1)
-                found = places, real[np.arange(len(real)), places]
-            self._best[vocabulary_size] = found if self.head_ids is None else (self.head_ids[found[0]], found[1])
+                ids = real.argmax(axis=-1)
+                self._best[vocabulary_size] = (ids, real[np.arange(len(real)), ids])
         ids, values = self._best[vocabulary_size]
         return int(ids[index]), float(values[index])
-
-    def _width(self, vocabulary_size: int) -> int:
-        """Columns that stand for ids below `vocabulary_size`."""
-        if self.head_ids is None:
-            return int(min(self.matrix.shape[1], vocabulary_size))
-        return int(np.searchsorted(self.head_ids, vocabulary_size))
 
     def wait(self) -> None:
         """Return when the rows are there. A device works asynchronously: without this, the seconds of a pass would be

@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
+from forerun.arrays import asarray_like, namespace
 from forerun.errors import ParameterError
 from forerun.runtime.base import Model, Rows
-from forerun.types import Capabilities, CostCurve, Span
-
-
-def check_head_ids(head_ids: Sequence[int] | np.ndarray, available: int) -> np.ndarray:
-    """Head ids as [n] int64, ascending. Refused with a ParameterError: none, an id twice, or one that is not below
-    `available`, the model's own number of head rows."""
-    ids = np.sort(np.asarray(head_ids, dtype=np.int64))
-    if ids.ndim != 1 or len(ids) == 0:
-        raise ParameterError("head_ids", "the head would have no row left", "name at least one token id")
-    if ids[0] < 0 or ids[-1] >= available:
-        wrong = ids[0] if ids[0] < 0 else ids[-1]
-        raise ParameterError("head_ids", f"{wrong} is none of the head's rows, 0..{available - 1}")
-    if (ids[1:] == ids[:-1]).any():
-        raise ParameterError("head_ids", f"{ids[1:][ids[1:] == ids[:-1]][0]} is named twice")
-    return ids
+from forerun.types import Array, Capabilities, CostCurve, Span
 
 
 class CutHead:
-    """`model`, of whose rows only the columns of `head_ids` are kept: q then has no mass on other tokens, and there is
-    less to process in every row. All tokens can still be fed.
+    """`model`, whose rows are minus infinity at every token but `head_ids`: as a draft, its q has no mass elsewhere.
 
-    For draft models only: as a target it would be another model. The columns are computed and dropped here; a runtime
-    that cuts its own head saves reading its weights too, and returns the same `Rows`.
+    For runtimes that cannot cut: the whole head is still computed. One that cuts its own head saves reading its weights
+    too, and returns the same rows. As a target it would be another model.
     """
 
     def __init__(self, model: Model, head_ids: Sequence[int] | np.ndarray) -> None:
-        whole = model.capabilities
-        self.model = model
-        self.head_ids = check_head_ids(head_ids, whole.vocabulary_size)
-        self.capabilities: Capabilities = replace(
-            whole, vocabulary_size=len(self.head_ids), num_embeddings=whole.num_inputs
-        )
+        available = model.capabilities.vocabulary_size
+        ids = np.unique(np.asarray(head_ids, dtype=np.int64))
+        if not len(ids) or ids[0] < 0 or ids[-1] >= available:
+            raise ParameterError("head_ids", f"not some of the {available} ids of the output head")
+        self.model, self.head_ids = model, ids
+        self._kept = np.isin(np.arange(available), ids)
+        self._mask: Array | None = None  # the same, where the rows are
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.model.capabilities
 
     def begin(self, sequence_id: int) -> None:
         self.model.begin(sequence_id)
 
     def forward(self, spans: Sequence[Span]) -> Rows:
         rows = self.model.forward(spans)
-        return Rows(rows.matrix[:, self.head_ids], np.diff(rows.starts).tolist(), self.head_ids)
+        xp = namespace(rows.matrix)
+        if self._mask is None:
+            self._mask = asarray_like(self._kept, rows.matrix, xp.bool)
+        return Rows(xp.where(self._mask, rows.matrix, -math.inf), np.diff(rows.starts).tolist())
 
     def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
         self.model.keep(sequence_id, length, path)

@@ -53,7 +53,7 @@ class Distribution:
         """The likeliest token; ties go to the lowest id. Temperature and filters never change it."""
         if self._rows is None:
             return int(namespace(self._probs).argmax(self._probs))
-        return self._logits(self._rows)[2]
+        return self._logits(self._rows)[1]
 
     @property
     def pool(self) -> tuple[Array | None, Array]:
@@ -62,18 +62,15 @@ class Distribution:
         if self._pool is None:
             if self._rows is None:
                 return None, self._probs
-            logits, ids, token, largest = self._logits(self._rows)
+            logits, token, largest = self._logits(self._rows)
             xp = namespace(logits)
             if self._params.is_greedy:
                 one = asarray_like([1.0], logits, xp.float64)
                 self._pool = asarray_like([token], logits, xp.int64), one
             else:
-                places, probs = processed_probs(logits, self._params, largest)
-                if ids is not None:
-                    places = ids if places is None else xp.take(ids, places)
-                elif places is None and logits.shape[0] < self.size:
-                    places = arange_like(logits)
-                self._pool = places, probs
+                self._pool = processed_probs(logits, self._params, largest)
+                if self._pool[0] is None and logits.shape[0] < self.size:
+                    self._pool = xp.nonzero(self._pool[1] >= 0.0)[0], self._pool[1]
         return self._pool
 
     @property
@@ -90,10 +87,10 @@ class Distribution:
 
     @property
     def raw_logits(self) -> Array:
-        """The model's own logits [width] of the real vocabulary, by id, before any parameter."""
+        """The model's own logits [width] of the real vocabulary, before any parameter."""
         if self._rows is None:
             raise ContractError("a distribution that was given by its probabilities has no logits")
-        return self._rows.logits(self._index, self.size)
+        return self._rows.matrix[self._index, : self.size]
 
     @property
     def confidence(self) -> float:
@@ -104,7 +101,7 @@ class Distribution:
         if self._rows is None:
             return float(namespace(self._probs).max(self._probs))
         largest = self._raw_best(self._rows)[1]
-        logits, _ = self._rows.columns(self._index, self.size)
+        logits = self.raw_logits
         xp = namespace(logits)
         return 1.0 / float(xp.sum(xp.exp(logits - largest)))
 
@@ -124,20 +121,20 @@ class Distribution:
         has_filter = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.is_greedy
         if self._rows is None or has_filter:
             return self.support
-        logits, ids, _, largest = self._logits(self._rows)
+        logits, _, largest = self._logits(self._rows)
         xp = namespace(logits)
-        ids = arange_like(logits) if ids is None else ids
+        ids = arange_like(logits)
         return ids, (xp.astype(logits, xp.float64) - largest) / params.temperature
 
     def prob(self, token: int) -> float:
         """Processed probability of one token."""
         return float(self.probs[token])
 
-    def _logits(self, rows: Rows) -> tuple[Array, Array | None, int, float]:
-        """(adjusted logits [width], their ids or None for 0..width - 1, argmax, largest)."""
+    def _logits(self, rows: Rows) -> tuple[Array, int, float]:
+        """(adjusted logits [width], argmax, largest)."""
         token, largest = self._raw_best(rows)
         if self._adjust is None:
-            return *rows.columns(self._index, self.size), token, largest
+            return self.raw_logits, token, largest
         if self._adjusted is None:
             raw = self.raw_logits
             xp = namespace(raw)
@@ -157,8 +154,7 @@ class Distribution:
                     "no token can be chosen from it",
                 )
             self._adjusted = logits, token, largest
-        logits, token, largest = self._adjusted
-        return logits, None, token, largest
+        return self._adjusted
 
     def _raw_best(self, rows: Rows) -> tuple[int, float]:
         token, largest = rows.best(self._index, self.size)

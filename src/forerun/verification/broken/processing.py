@@ -96,7 +96,7 @@ class _Mislabelled(Distribution):
 
     _sound: Distribution
 
-    def _logits(self, rows: Rows) -> tuple[Array, Array | None, int, float]:
+    def _logits(self, rows: Rows) -> tuple[Array, int, float]:
         return self._sound._logits(rows)
 
     @property
