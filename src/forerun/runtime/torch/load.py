@@ -20,13 +20,15 @@ from forerun.errors import (
     UnsupportedModelError,
 )
 from forerun.models.gguf import GGUFFile, open_gguf
+from forerun.models.gguf_model import FAMILIES, is_known
+from forerun.runtime.limits import check_head_rows, chosen_context
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
 from forerun.runtime.torch.linear import has_fast_bfloat16
-from forerun.runtime.torch.model import TorchModel, check_head_rows, chosen_context
+from forerun.runtime.torch.model import TorchModel
 from forerun.runtime.torch.registry import PROBE, register
 from forerun.runtime.torch.strict import check_strict
-from forerun.runtime.torch.support import check_config, probe
+from forerun.runtime.torch.support import check_config, context_length_of, probe
 
 if TYPE_CHECKING:
     from forerun.models.progress import Progress
@@ -49,9 +51,8 @@ def check_torch_model(
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         source.check(strict)
-        chosen_context(source.config, context_length)
-        if num_head_rows is not None:
-            check_head_rows(num_head_rows, source.config.get_text_config().vocab_size)
+        chosen_context(context_length_of(source.config), context_length)
+        check_head_rows(num_head_rows, source.config.get_text_config().vocab_size)
 
 
 def load_torch_model(
@@ -73,7 +74,7 @@ def load_torch_model(
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         shapes = source.check(strict)
-        limit = chosen_context(source.config, context_length)
+        limit = chosen_context(context_length_of(source.config), context_length)
         model = source.read(progress).to(source.device)
         settings: dict[str, Any] = {"strict": strict, "context_length": limit, "num_head_rows": num_head_rows}
         if shapes is None:
@@ -90,7 +91,7 @@ class _Source:
         register()
         self.path, self.device = path, choose_device(device)
         self._gguf: GGUFFile | None = open_gguf(path) if kind == "gguf" else None
-        self._ours = self._gguf is not None and gguf.ours(self._gguf)
+        self._ours = self._gguf is not None and is_known(self._gguf)
         if self._gguf is None:
             self.config = _directory_config(path)
         elif self._ours:
@@ -203,7 +204,7 @@ def _foreign_gguf_config(file: GGUFFile) -> Any:
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
     arch = file.architecture
-    served = f"served: {', '.join(gguf.FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
+    served = f"served: {', '.join(FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
     scaling = file.metadata.get(f"{arch}.rope.scaling.type", "none")
     factors = [name for name in file.tensors if name.startswith("rope_f")]
     if (scaling != "none" or factors) and arch != "gpt-oss":

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from forerun.errors import ContractError, ParameterError, UnsupportedModelError
+from forerun.errors import ContractError, UnsupportedModelError
 from forerun.runtime.base import Rows, check_spans
 from forerun.runtime.cost import UNUSED, measure_cost
+from forerun.runtime.limits import check_head_rows, chosen_context
 from forerun.runtime.torch.attention import (
     ATTENTION,
     Attention,
@@ -88,7 +89,7 @@ class TorchModel:
         config = module.config
         if not isinstance(module, check_config(config)):
             raise refused(config, f"{type(module).__name__} is not their causal language model")
-        limit = chosen_context(config, context_length)
+        limit = chosen_context(context_length_of(config), context_length)
         module.eval().requires_grad_(False)
         config._attn_implementation = PROBE
         shapes = probe(module)
@@ -213,22 +214,6 @@ class TorchModel:
         if self.device.type == "cpu":
             return EachSegment(segments, self._shapes)
         return PaddedGroups(segments, self._shapes, self.device)
-
-
-def chosen_context(config: Any, wanted: int | None) -> int | None:
-    """The context length to serve: the model's own, or a shorter one."""
-    own = context_length_of(config)
-    if wanted is None:
-        return own
-    if wanted < 1 or (own is not None and wanted > own):
-        raise ParameterError("context_length", f"{wanted} is not between 1 and the model's {own}")
-    return wanted
-
-
-def check_head_rows(num_rows: int, available: int) -> None:
-    """Refuse a cut of the output head that is none."""
-    if not 1 <= num_rows <= available:
-        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
 
 
 def _prepare_head(module: Any, num_rows: int | None) -> None:

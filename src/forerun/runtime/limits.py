@@ -1,0 +1,20 @@
+"""Limits of a model that a user may lower: its context, and the rows of its output head."""
+
+from __future__ import annotations
+
+from forerun.errors import ParameterError
+
+
+def chosen_context(own: int | None, wanted: int | None) -> int | None:
+    """The context length to serve: the model's own, or a shorter one."""
+    if wanted is None:
+        return own
+    if wanted < 1 or (own is not None and wanted > own):
+        raise ParameterError("context_length", f"{wanted} is not between 1 and the model's {own}")
+    return wanted
+
+
+def check_head_rows(num_rows: int | None, available: int) -> None:
+    """Refuse a cut of the output head that is none."""
+    if num_rows is not None and not 1 <= num_rows <= available:
+        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
