@@ -7,6 +7,7 @@
 #include "decoder/plan.h"
 #include "decoder/rotary.h"
 #include "decoder/spans.h"
+#include "weights/multiply.h"
 
 namespace forerun {
 

@@ -15,7 +15,7 @@ extern const Kernels table;
 const Kernels table = {
     FORERUN_ISA_NAME,
     quantise_rows,
-    multiply_panel,
+    multiply_panels,
     rms_norm,
     rotate,
     add,

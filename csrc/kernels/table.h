@@ -20,9 +20,9 @@ struct Kernels {
   // -- matrices: kernels/matmul.h, kernels/quantise.h ---------------------------------------------------------------
   // Quantises rows [row, row + num_rows) of `x` ([.., stride] float32) into `to`, for integer dot products.
   void (*quantise_rows)(const float* x, size_t stride, const RowsView& to, size_t row, size_t num_rows);
-  // out[m][16 * panel + lane] for all rows m of `x` and the panel's 16 outputs; `stride` is between rows of out. Writes
-  // 16 lanes also where the matrix has fewer outputs.
-  void (*multiply_panel)(const MatrixView& w, size_t panel, const RowsView& x, float* out, size_t stride);
+  // Panels [first, first + count) with chunk `chunk` of `x`: out[panel - first][row of the chunk][lane], 16 lanes also
+  // where the matrix has fewer outputs.
+  void (*multiply_panels)(const MatrixView& w, size_t first, size_t count, const RowsView& x, size_t chunk, float* out);
 
   // -- small layers: kernels/layers.h -------------------------------------------------------------------------------
   // to[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]

@@ -115,18 +115,6 @@ FORERUN_INLINE __m256i dot_256(__m256i acc, __m256i u, __m256i s) {
   return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
 }
 FORERUN_INLINE I32 dot(I32 acc, Bytes u, Bytes s) { return {dot_256(acc.a, u.a, s.a), dot_256(acc.b, u.b, s.b)}; }
-FORERUN_INLINE Bytes bits(Bytes x, int count, int mask) {
-  __m128i c = _mm_cvtsi32_si128(count);
-  __m256i m = _mm256_set1_epi8(char(mask));
-  return {_mm256_and_si256(_mm256_srl_epi16(x.a, c), m), _mm256_and_si256(_mm256_srl_epi16(x.b, c), m)};
-}
-FORERUN_INLINE Bytes shift_bits_left(Bytes x, int count) {
-  __m128i c = _mm_cvtsi32_si128(count);
-  __m256i m = _mm256_set1_epi8(char(0xFF << count));
-  return {_mm256_and_si256(_mm256_sll_epi16(x.a, c), m), _mm256_and_si256(_mm256_sll_epi16(x.b, c), m)};
-}
-FORERUN_INLINE Bytes operator|(Bytes x, Bytes y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-
 FORERUN_INLINE float sum(F32 x) {
   __m256 s = _mm256_add_ps(x.a, x.b);
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

@@ -73,14 +73,6 @@ FORERUN_INLINE Bytes broadcast_4(const void* p) {
   return {_mm512_set1_epi32(word)};
 }
 FORERUN_INLINE I32 dot(I32 acc, Bytes u, Bytes s) { return {_mm512_dpbusd_epi32(acc.v, u.v, s.v)}; }
-FORERUN_INLINE Bytes bits(Bytes x, int count, int mask) {
-  return {_mm512_and_si512(_mm512_srl_epi16(x.v, _mm_cvtsi32_si128(count)), _mm512_set1_epi8(char(mask)))};
-}
-FORERUN_INLINE Bytes shift_bits_left(Bytes x, int count) {
-  return {_mm512_and_si512(_mm512_sll_epi16(x.v, _mm_cvtsi32_si128(count)), _mm512_set1_epi8(char(0xFF << count)))};
-}
-FORERUN_INLINE Bytes operator|(Bytes x, Bytes y) { return {_mm512_or_si512(x.v, y.v)}; }
-
 FORERUN_INLINE float sum(F32 x) {
   __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));

@@ -168,20 +168,6 @@ FORERUN_INLINE I32 dot(I32 acc, Bytes a, Bytes b) {
   }
   return acc;
 }
-// Every byte & mask after a shift right by `count` bits within its byte.
-FORERUN_INLINE Bytes bits(Bytes a, int count, int mask) {
-  for (int i = 0; i < 64; ++i) a.v[i] = int8_t((uint8_t(a.v[i]) >> count) & mask);
-  return a;
-}
-FORERUN_INLINE Bytes shift_bits_left(Bytes a, int count) {
-  for (int i = 0; i < 64; ++i) a.v[i] = int8_t(uint8_t(a.v[i]) << count);
-  return a;
-}
-FORERUN_INLINE Bytes operator|(Bytes a, Bytes b) {
-  for (int i = 0; i < 64; ++i) a.v[i] = int8_t(a.v[i] | b.v[i]);
-  return a;
-}
-
 FORERUN_INLINE float sum(F32 a) {
   for (int half = 8; half; half /= 2)
     for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
