@@ -8,6 +8,7 @@
 // Choice      positive(x): x, or 0 where x < 0; zero_where_less(x, y, limit): 0 where y < limit. Both let NaN through.
 // Exponents   power_of_two(x): 2^k for x = k + kWhole, k from -1022 to 1023
 // Integers    broadcast_u64, +, shift_right, exclusive or, multiply(U64, constant), top_24(U64) as whole floats
+//             truncate(F32) towards zero, within the range of int32
 // Across      sum(F64): halves added to halves. at_least(F32, F32): lane i's comparison in bit i; false for NaN
 #pragma once
 
@@ -50,6 +51,12 @@ FORERUN_INLINE F64 exp(F64 x, F64 lowest) {
   p = fma(p, r, broadcast_f64(1.0));
   p = fma(p, r, broadcast_f64(1.0));
   return zero_where_less(p * power_of_two(shifted), x, lowest);
+}
+
+// From 2^x to 1.062 times that (8e-6 below it by rounding), for x from -126 to 127: the exponent's bits run on into the
+// fraction, which makes straight lines between powers of two.
+FORERUN_INLINE F32 power_above(F32 x) {
+  return from_bits(truncate(fma(x, broadcast(8388608.0f), broadcast(1065353216.0f))));
 }
 
 }  // namespace

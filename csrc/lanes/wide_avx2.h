@@ -104,6 +104,8 @@ FORERUN_INLINE F32 top_24(U64 x) {
           narrow_256(_mm256_srli_epi64(x.c, 40), _mm256_srli_epi64(x.d, 40))};
 }
 
+FORERUN_INLINE I32 truncate(F32 x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }
+
 FORERUN_INLINE uint32_t at_least(F32 x, F32 limit) {
   const int low = _mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_GE_OQ));
   const int high = _mm256_movemask_ps(_mm256_cmp_ps(x.b, limit.b, _CMP_GE_OQ));

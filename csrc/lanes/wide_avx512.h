@@ -67,6 +67,8 @@ FORERUN_INLINE F32 top_24(U64 x) {
   return {_mm512_cvtepi32_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1))};
 }
 
+FORERUN_INLINE I32 truncate(F32 x) { return {_mm512_cvttps_epi32(x.v)}; }
+
 FORERUN_INLINE uint32_t at_least(F32 x, F32 limit) {
   return uint32_t(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ));
 }

@@ -104,6 +104,12 @@ FORERUN_INLINE F32 top_24(U64 a) {
   return r;
 }
 
+FORERUN_INLINE I32 truncate(F32 a) {
+  I32 r;
+  FORERUN_EACH r.v[i] = int32_t(a.v[i]);
+  return r;
+}
+
 FORERUN_INLINE uint32_t at_least(F32 a, F32 limit) {
   uint32_t found = 0;
   FORERUN_EACH found |= uint32_t(a.v[i] >= limit.v[i]) << i;

@@ -17,6 +17,8 @@ from forerun.types import Array
 Adjust = Callable[[Array], Array]
 """A copy of a row of logits [width] -> the same after penalties, bias, processors and masks."""
 
+UNCHANGED = SamplingParams()
+
 
 class Distribution:
     """Processed probabilities of one row, worked out when first looked at and then kept.
@@ -47,7 +49,7 @@ class Distribution:
     def of(cls, mass: Mass, size: int) -> Distribution:
         """A distribution given by mass on ids below `size`, with a positive total."""
         new = cls.__new__(cls)
-        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, SamplingParams(), None, None
+        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, UNCHANGED, None, None
         new._mass, new._probs, new.size = mass, None, size
         return new
 
