@@ -17,8 +17,8 @@ FORERUN_INLINE void store_f64(double* p, F64 x) {
   _mm512_storeu_pd(p, x.a);
   _mm512_storeu_pd(p + 8, x.b);
 }
-FORERUN_INLINE F64 widen(F32 x) {
-  return {_mm512_cvtps_pd(_mm512_castps512_ps256(x.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1))};
+FORERUN_INLINE F64 load_widened(const float* p) {
+  return {_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))};
 }
 FORERUN_INLINE F64 operator+(F64 x, F64 y) { return {_mm512_add_pd(x.a, y.a), _mm512_add_pd(x.b, y.b)}; }
 FORERUN_INLINE F64 operator-(F64 x, F64 y) { return {_mm512_sub_pd(x.a, y.a), _mm512_sub_pd(x.b, y.b)}; }

@@ -24,9 +24,9 @@ FORERUN_INLINE F64 load_f64(const double* p) {
   return r;
 }
 FORERUN_INLINE void store_f64(double* p, F64 a) { FORERUN_EACH p[i] = a.v[i]; }
-FORERUN_INLINE F64 widen(F32 a) {
+FORERUN_INLINE F64 load_widened(const float* p) {
   F64 r;
-  FORERUN_EACH r.v[i] = double(a.v[i]);
+  FORERUN_EACH r.v[i] = double(p[i]);
   return r;
 }
 FORERUN_INLINE F64 operator+(F64 a, F64 b) {
