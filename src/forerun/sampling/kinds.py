@@ -74,4 +74,7 @@ KINDS = _kinds()
 
 def kind_of(row: Array) -> Kind:
     """The kind of a row of logits."""
-    return next(kind for kind in KINDS if kind.takes(row))
+    for kind in KINDS:
+        if kind.takes(row):
+            return kind
+    return ARRAYS
