@@ -58,7 +58,8 @@ class Decoder {
   void begin(int64_t sequence_id);
   void free(int64_t sequence_id);
   int64_t length(int64_t sequence_id) const;
-  // The first `length` tokens, then the tokens at start + path[i] of the last span (a tree's accepted path, root first).
+  // The first `length` tokens, then the tokens path[i] of the last span (a tree's accepted path, root first): the first
+  // of them must follow the last of the `length` tokens. After a tree, nothing can be fed before a path is kept.
   void keep(int64_t sequence_id, int64_t length, const std::vector<int64_t>& path);
   // Pages that are full are shared, the last one is copied when it is written to.
   void fork(int64_t source, int64_t target, int64_t length);
@@ -67,6 +68,7 @@ class Decoder {
   // succeeded. Throws std::invalid_argument for spans that break the protocol.
   void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
 
+  int64_t vocabulary_size() const;
   int64_t weight_bytes() const;  // of repacked weights: what one row of a pass reads, embeddings aside
   int64_t cache_bytes() const;   // of all pages in use
 

@@ -21,7 +21,9 @@ const Kernels table = {
     add,
     silu_multiply,
     to_half,
+    to_steps,
     attend,
+    merge_attention,
 };
 
 }  // namespace forerun::FORERUN_ISA

@@ -12,17 +12,19 @@ namespace {
 
 constexpr size_t kAhead = 4096;  // bytes between what is read and what is fetched: 2 to 8 KB measured alike
 
-template <class Tile, int M, int First>
+// The rows of a chunk, as many at once as the registers hold.
+template <class Tile, int M, int First = 0>
 FORERUN_INLINE void multiply_tile(const uint8_t* tile, size_t num_groups, const uint8_t* x, float* out, size_t ahead) {
   constexpr int N = M - First < kRowsAtOnce ? M - First : kRowsAtOnce;
-  Tile::template multiply<M, First, N>(tile, num_groups, x, out, ahead);
+  Tile::template multiply<N>(tile, num_groups, Rows(x, M, First), out + 16 * First, ahead);
   if constexpr (First + N < M) multiply_tile<Tile, M, First + N>(tile, num_groups, x, out, ahead);
 }
 
 // Panels [first, first + count) with the M rows of a chunk: out [count][M][16]. Panels take turns block by block, so
 // that a block of x is in the nearest cache for all of them.
-template <class Tile, int M>
-void multiply_chunk(const MatrixView& w, size_t first, size_t count, const uint8_t* x, float* out) {
+template <class Tile, int kRows>
+void multiply_chunk(const MatrixView& w, size_t first, size_t count, const uint8_t* x, size_t num_rows, float* out) {
+  const size_t M = kRows > 0 ? kRows : num_rows;
   for (size_t i = 0; i < count * M; ++i) store(out + 16 * i, zero());
   const uint8_t* panels = w.data + first * w.panel_bytes;
   size_t at = 0;
@@ -30,8 +32,15 @@ void multiply_chunk(const MatrixView& w, size_t first, size_t count, const uint8
     const size_t num_groups = left < kGroupsOfBlock ? left : kGroupsOfBlock;
     // What lies ahead of a panel's end is the panel after the next `count`.
     const size_t ahead = kAhead + (at + kAhead >= w.panel_bytes ? (count - 1) * w.panel_bytes : 0);
-    for (size_t i = 0; i < count; ++i)
-      multiply_tile<Tile, M, 0>(panels + i * w.panel_bytes + at, num_groups, x, out + 16 * M * i, ahead);
+    for (size_t i = 0; i < count; ++i) {
+      const uint8_t* tile = panels + i * w.panel_bytes + at;
+      float* results = out + 16 * M * i;
+      if constexpr (kRows > 0)
+        multiply_tile<Tile, kRows>(tile, num_groups, x, results, ahead);
+      else
+        for (size_t m = 0; m < M; ++m)
+          Tile::template multiply<1>(tile, num_groups, Rows(x, M, m), results + 16 * m, ahead);
+    }
     at += tile_bytes(Tile::kLayout, num_groups);
     left -= num_groups;
   }
@@ -39,15 +48,19 @@ void multiply_chunk(const MatrixView& w, size_t first, size_t count, const uint8
 
 template <class Tile>
 void multiply_quantised(const MatrixView& w, size_t first, size_t count, const uint8_t* x, size_t M, float* out) {
-  switch (M) {
-    case 1: return multiply_chunk<Tile, 1>(w, first, count, x, out);
-    case 2: return multiply_chunk<Tile, 2>(w, first, count, x, out);
-    case 3: return multiply_chunk<Tile, 3>(w, first, count, x, out);
-    case 4: return multiply_chunk<Tile, 4>(w, first, count, x, out);
-    case 5: return multiply_chunk<Tile, 5>(w, first, count, x, out);
-    case 6: return multiply_chunk<Tile, 6>(w, first, count, x, out);
-    case 7: return multiply_chunk<Tile, 7>(w, first, count, x, out);
-    default: return multiply_chunk<Tile, 8>(w, first, count, x, out);
+  if constexpr (kRowsAtOnce == 1) {  // code for any number of rows
+    multiply_chunk<Tile, 0>(w, first, count, x, M, out);
+  } else {
+    switch (M) {
+      case 1: return multiply_chunk<Tile, 1>(w, first, count, x, M, out);
+      case 2: return multiply_chunk<Tile, 2>(w, first, count, x, M, out);
+      case 3: return multiply_chunk<Tile, 3>(w, first, count, x, M, out);
+      case 4: return multiply_chunk<Tile, 4>(w, first, count, x, M, out);
+      case 5: return multiply_chunk<Tile, 5>(w, first, count, x, M, out);
+      case 6: return multiply_chunk<Tile, 6>(w, first, count, x, M, out);
+      case 7: return multiply_chunk<Tile, 7>(w, first, count, x, M, out);
+      default: return multiply_chunk<Tile, 8>(w, first, count, x, M, out);
+    }
   }
 }
 

@@ -1,35 +1,39 @@
 // Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk, format by format.
 //
-// A template's M is the number of rows in the chunk (it fixes where things lie), First and N are the rows at hand: as
-// many as the registers hold. M, First and N decide only how many sums run side by side: every (row, output) is one
-// chain of float operations in a fixed order, block after block: groups in order, then the minima, then the scales.
+// M is the number of rows in the chunk (it fixes where things lie), N rows from `first` are those at hand: as many as the
+// registers hold. They decide only how many sums run side by side: every (row, output) is one chain of float operations
+// in a fixed order, block after block: groups in order, then the minima, then the scales. Where speed counts M and
+// `first` are constants once all is inlined.
 #pragma once
 
 namespace forerun::FORERUN_ISA {
 namespace {
 
-// A block of a chunk of M rows, as seen from row `First`.
-template <int M, int First>
-struct BlockOf {
-  FORERUN_INLINE_MEMBER explicit BlockOf(const uint8_t* block) : block(block) {}
+// A block of a chunk of M rows, as seen from row `first`.
+struct Rows {
+  FORERUN_INLINE_MEMBER Rows(const uint8_t* block, size_t M, size_t first)
+      : block(block + 4 * first), M(M), first_codes((const int8_t*)block + 32 * first), first(first) {}
   // Codes of group g; row n's are 32 n further on.
-  FORERUN_INLINE_MEMBER const int8_t* codes(size_t g) const { return (const int8_t*)block + 32 * (g * M + First); }
-  FORERUN_INLINE_MEMBER float scale(int n) const { return ((const float*)(block + kScaleAt * M))[First + n]; }
+  FORERUN_INLINE_MEMBER const int8_t* codes(size_t g) const { return first_codes + 32 * M * g; }
+  FORERUN_INLINE_MEMBER F32 scale(int n) const { return broadcast(((const float*)(block + kScaleAt * M))[n]); }
   FORERUN_INLINE_MEMBER const int32_t* pair_sums(int n, int pair) const {
-    return (const int32_t*)(block + kPairSumsAt * M) + 4 * (First + n) + pair;
+    return (const int32_t*)(block + kPairSumsAt * M) + 3 * first + 4 * n + pair;
   }
   FORERUN_INLINE_MEMBER const int32_t* lift(size_t g, int n) const { return word(kLiftsAt, g, n); }
   FORERUN_INLINE_MEMBER const int32_t* start(size_t g, int n) const { return word(kStartsAt, g, n); }
   FORERUN_INLINE_MEMBER const int32_t* half_start(size_t g, int half, int n) const {
     return word(kHalfStartsAt, 2 * g + half, n);
   }
-  FORERUN_INLINE_MEMBER float lifted_sum(size_t g, int n) const {
-    return ((const float*)(block + kLiftedSumsAt * M))[g * M + First + n];
+  FORERUN_INLINE_MEMBER F32 lifted_sum(size_t g, int n) const {
+    return broadcast(((const float*)(block + kLiftedSumsAt * M))[g * M + n]);
   }
   FORERUN_INLINE_MEMBER const int32_t* word(size_t at, size_t g, int n) const {
-    return (const int32_t*)(block + at * M) + g * M + First + n;
+    return (const int32_t*)(block + at * M) + g * M + n;
   }
   const uint8_t* block;
+  size_t M;
+  const int8_t* first_codes;
+  size_t first;
 };
 
 template <int N>
@@ -49,9 +53,8 @@ FORERUN_INLINE void add_pairs(Sums* sums, const Codes& codes, const int8_t* x) {
 
 struct TileQ4K {
   static constexpr Layout kLayout = Layout::kQ4K;
-  template <int M, int First, int N>
-  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t, const uint8_t* x, float* out, size_t ahead) {
-    const BlockOf<M, First> rows(x);
+  template <int N>
+  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t, const Rows& rows, float* out, size_t ahead) {
     alignas(64) uint8_t scales[256];  // sc [8 groups][16], then mn [4 pairs][16][2]
     Bytes unpacked[4];
     unpack_six(tile + 64, unpacked);
@@ -85,16 +88,15 @@ struct TileQ4K {
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n) {
       const F32 block = fnma(dmin, to_f32(minima[n]), d * blocks[n]);
-      store(out + 16 * (First + n), fma(block, broadcast(rows.scale(n)), load(out + 16 * (First + n))));
+      store(out + 16 * n, fma(block, rows.scale(n), load(out + 16 * n)));
     }
   }
 };
 
 struct TileQ6K {
   static constexpr Layout kLayout = Layout::kQ6K;
-  template <int M, int First, int N>
-  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t, const uint8_t* x, float* out, size_t ahead) {
-    const BlockOf<M, First> rows(x);
+  template <int N>
+  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t, const Rows& rows, float* out, size_t ahead) {
     prefetch_lines(tile + ahead, 288);
     F32 blocks[N];
     FORERUN_UNROLL
@@ -120,7 +122,7 @@ struct TileQ6K {
     const F32 d = load_half((const uint16_t*)tile);
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n)
-      store(out + 16 * (First + n), fma(d * blocks[n], broadcast(rows.scale(n)), load(out + 16 * (First + n))));
+      store(out + 16 * n, fma(d * blocks[n], rows.scale(n), load(out + 16 * n)));
   }
 };
 
@@ -128,10 +130,9 @@ struct TileQ6K {
 template <Layout kOf>
 struct TileOfGroups {
   static constexpr Layout kLayout = kOf;
-  template <int M, int First, int N>
-  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t num_groups, const uint8_t* x, float* out,
+  template <int N>
+  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t num_groups, const Rows& rows, float* out,
                                              size_t ahead) {
-    const BlockOf<M, First> rows(x);
     const uint8_t* codes = tile + header_bytes(kOf, num_groups);
     prefetch_lines(tile + ahead, header_bytes(kOf, num_groups));
     F32 blocks[N];
@@ -139,7 +140,7 @@ struct TileOfGroups {
     for (int n = 0; n < N; ++n) blocks[n] = zero();
     for (size_t g = 0; g < num_groups; ++g, codes += code_bytes(kOf)) {
       I32 totals[N];
-      multiply_group<M, First, N>(codes, rows, g, ahead, totals);
+      multiply_group<N>(codes, rows, g, ahead, totals);
       const F32 d = load_half((const uint16_t*)tile + 16 * g);
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n)
@@ -147,17 +148,17 @@ struct TileOfGroups {
       if constexpr (kOf == Layout::kQ4_1) {
         const F32 minimum = load_half((const uint16_t*)tile + 16 * (num_groups + g));
         FORERUN_UNROLL
-        for (int n = 0; n < N; ++n) blocks[n] = fma(broadcast(rows.lifted_sum(g, n)), minimum, blocks[n]);
+        for (int n = 0; n < N; ++n) blocks[n] = fma(rows.lifted_sum(g, n), minimum, blocks[n]);
       }
     }
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n)
-      store(out + 16 * (First + n), fma(blocks[n], broadcast(rows.scale(n)), load(out + 16 * (First + n))));
+      store(out + 16 * n, fma(blocks[n], rows.scale(n), load(out + 16 * n)));
   }
 
-  template <int M, int First, int N>
-  FORERUN_INLINE_MEMBER static void multiply_group(const uint8_t* codes, const BlockOf<M, First>& rows, size_t g,
-                                                   size_t ahead, I32* totals) {
+  template <int N>
+  FORERUN_INLINE_MEMBER static void multiply_group(const uint8_t* codes, const Rows& rows, size_t g, size_t ahead,
+                                                   I32* totals) {
     if constexpr (kOf == Layout::kQ8_0) {
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n) totals[n] = start8(rows.start(g, n));

@@ -34,7 +34,10 @@ struct Kernels {
   void (*to_half)(const float* x, size_t size, uint16_t* to);
 
   // -- attention: kernels/attend.h ----------------------------------------------------------------------------------
+  // Numbers in steps of 16 bits; returns the step. `longest` bounds the vector's length in steps, 0: no bound.
+  float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
   void (*attend)(const AttentionJob& job);
+  void (*merge_attention)(const AttentionJob& job);  // finishes a job whose chunks `attend` computed apart
 };
 
 // The table in use: the best this machine can run, or the one FORERUN_ISA names. Throws std::runtime_error where it

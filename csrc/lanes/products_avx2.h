@@ -10,6 +10,10 @@ namespace {
 constexpr int kRowsAtOnce = 4;
 constexpr int kFloatRowsAtOnce = 2;
 
+// Adds where it is written: gcc would otherwise reorder a chain of integer sums, compute all products first, and run out
+// of registers.
+#define FORERUN_PIN(x) asm("" : "+x"(x))
+
 typedef int32_t __attribute__((may_alias)) Word;
 FORERUN_INLINE __m256i broadcast_word(const void* p) { return _mm256_set1_epi32(*(const Word*)p); }
 
@@ -59,6 +63,8 @@ FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) {
   const __m256i four = broadcast_word(x);
   s.a = _mm256_add_epi16(s.a, _mm256_maddubs_epi16(codes.a, four));
   s.b = _mm256_add_epi16(s.b, _mm256_maddubs_epi16(codes.b, four));
+  FORERUN_PIN(s.a);
+  FORERUN_PIN(s.b);
 }
 FORERUN_INLINE I32 total(Sums s) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -81,6 +87,8 @@ FORERUN_INLINE void add_products8(I32& s, Codes8 codes, const int8_t* x) {
   const __m256i b = _mm256_maddubs_epi16(codes.size_b, _mm256_sign_epi8(four, codes.sign_b));
   s.a = _mm256_add_epi32(s.a, _mm256_madd_epi16(a, ones));
   s.b = _mm256_add_epi32(s.b, _mm256_madd_epi16(b, ones));
+  FORERUN_PIN(s.a);
+  FORERUN_PIN(s.b);
 }
 
 FORERUN_INLINE Bytes widen_pairs(const uint8_t* p) {
@@ -108,6 +116,8 @@ FORERUN_INLINE void pair_totals(I32 x, int32_t* to) {
   q = _mm_hadd_epi32(q, q);
   _mm_storel_epi64((__m128i*)to, q);
 }
+
+#undef FORERUN_PIN
 
 }  // namespace
 }  // namespace forerun::FORERUN_ISA

@@ -7,9 +7,10 @@ namespace {
 #define FORERUN_EACH for (int i = 0; i < 16; ++i)
 #define FORERUN_EACH_BYTE for (int i = 0; i < 64; ++i)
 
-// How many rows of activations share one unpacking of a tile: as many as the registers hold.
-constexpr int kRowsAtOnce = 8;
-constexpr int kFloatRowsAtOnce = 4;
+// How many rows of activations share one unpacking of a tile: as many as the registers hold. One row at a time here,
+// which keeps the code small: sixteen lanes as arrays do not fit the registers anyway.
+constexpr int kRowsAtOnce = 1;
+constexpr int kFloatRowsAtOnce = 1;
 
 // Every byte & kMask after a shift right by kCount bits within its byte.
 template <int kCount, int kMask>

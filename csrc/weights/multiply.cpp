@@ -14,7 +14,8 @@ constexpr size_t kPieceBytes = size_t(128) << 10;    // of weights: some microse
 constexpr size_t kPrefillBytes = size_t(128) << 10;  // of weights that stay in the second cache while chunks go by
 constexpr size_t kNearBytes = size_t(20) << 10;      // of activations that stay in the first cache
 
-size_t num_panels(const Matrix& matrix) { return (matrix.num_outputs() + kPanel - 1) / kPanel; }
+size_t num_outputs(const Product& p) { return p.num_outputs ? p.num_outputs : p.matrix->num_outputs(); }
+size_t num_panels(const Product& p) { return (num_outputs(p) + kPanel - 1) / kPanel; }
 
 size_t clamp(size_t value, size_t low, size_t high) { return value < low ? low : value > high ? high : value; }
 
@@ -25,13 +26,14 @@ struct Cut {
   size_t num_pieces;
 };
 
-Cut cut(const Matrix& matrix, const RowsView& x) {
-  const size_t bytes = matrix.view().panel_bytes, panels = num_panels(matrix), chunks = num_chunks(x.num_rows);
+Cut cut(const Product& product, const RowsView& x) {
+  const MatrixView& matrix = product.matrix->view();
+  const size_t bytes = matrix.panel_bytes, panels = num_panels(product), chunks = num_chunks(x.num_rows);
   Cut c;
   if (chunks > 1)
     c.batch = clamp(kPrefillBytes / bytes, 1, kMaxBatch);
   else
-    c.batch = x.chunk_bytes > kNearBytes && needs_quantised(matrix.view().layout) ? 4 : 1;
+    c.batch = x.chunk_bytes > kNearBytes && needs_quantised(matrix.layout) ? 4 : 1;
   c.piece = chunks > 2 ? c.batch : clamp(kPieceBytes / bytes, 1, 64);
   c.piece = std::min((c.piece + c.batch - 1) / c.batch * c.batch, panels);
   c.batch = std::min(c.batch, c.piece);
@@ -43,7 +45,7 @@ Cut cut(const Matrix& matrix, const RowsView& x) {
 void add_biases(const Product& p, size_t first, size_t count, size_t M, float* results) {
   if (p.bias == nullptr) return;
   for (size_t i = 0; i < count; ++i) {
-    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, p.matrix->num_outputs() - output);
+    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, num_outputs(p) - output);
     for (size_t m = 0; m < M; ++m)
       for (size_t lane = 0; lane < lanes; ++lane) results[kPanel * (M * i + m) + lane] += p.bias[output + lane];
   }
@@ -51,7 +53,7 @@ void add_biases(const Product& p, size_t first, size_t count, size_t M, float* r
 
 void put(const Product& p, size_t first, size_t count, size_t row, size_t M, const float* results, bool add) {
   for (size_t i = 0; i < count; ++i) {
-    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, p.matrix->num_outputs() - output);
+    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, num_outputs(p) - output);
     for (size_t m = 0; m < M; ++m) {
       const float* from = results + kPanel * (M * i + m);
       float* out = p.out + (row + m) * p.stride + output;
@@ -69,7 +71,7 @@ void check(const std::vector<Product>& products, const RowsView& x, Epilogue epi
       throw std::invalid_argument("a quantised matrix was given rows that were not quantised");
   }
   if (epilogue == Epilogue::kSiluMultiply &&
-      (products.size() != 2 || products[0].matrix->num_outputs() != products[1].matrix->num_outputs()))
+      (products.size() != 2 || num_outputs(products[0]) != num_outputs(products[1])))
     throw std::invalid_argument("silu(gate) * up needs exactly two matrices of as many outputs");
 }
 
@@ -110,7 +112,7 @@ void multiply(const std::vector<Product>& products, const Activations& activatio
   std::vector<Cut> cuts;
   int64_t num_pieces = 0;
   for (const Product& p : products) {
-    cuts.push_back(cut(*p.matrix, x));
+    cuts.push_back(cut(p, x));
     num_pieces += int64_t(cuts.back().num_pieces);
     if (paired) break;  // the second is cut as the first
   }
@@ -120,7 +122,7 @@ void multiply(const std::vector<Product>& products, const Activations& activatio
     while (piece >= cuts[which].num_pieces) piece -= cuts[which++].num_pieces;
     const Cut& c = cuts[which];
     const Product& product = products[which];
-    const size_t end = std::min(piece * c.piece + c.piece, num_panels(*product.matrix));
+    const size_t end = std::min(piece * c.piece + c.piece, num_panels(product));
     for (size_t first = piece * c.piece; first < end; first += c.batch) {
       const size_t count = std::min(c.batch, end - first);
       for (size_t chunk = 0; chunk < num_chunks(x.num_rows); ++chunk) {
