@@ -26,7 +26,7 @@ LAYERS = [
     {"control"},
     {"engine"},
     {"result", "stream", "llm", "loading"},
-    {"bench"},
+    {"bench", "planning"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
