@@ -26,9 +26,9 @@ FORERUN_INLINE void store_f64(double* p, F64 x) {
   _mm256_storeu_pd(p + 8, x.c);
   _mm256_storeu_pd(p + 12, x.d);
 }
-FORERUN_INLINE F64 widen(F32 x) {
-  return {_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)),
-          _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)), _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1))};
+FORERUN_INLINE F64 load_widened(const float* p) {
+  return {_mm256_cvtps_pd(_mm_loadu_ps(p)), _mm256_cvtps_pd(_mm_loadu_ps(p + 4)), _mm256_cvtps_pd(_mm_loadu_ps(p + 8)),
+          _mm256_cvtps_pd(_mm_loadu_ps(p + 12))};
 }
 
 #define FORERUN_PART(p) _mm256_add_pd(x.p, y.p)
@@ -103,6 +103,8 @@ FORERUN_INLINE F32 top_24(U64 x) {
   return {narrow_256(_mm256_srli_epi64(x.a, 40), _mm256_srli_epi64(x.b, 40)),
           narrow_256(_mm256_srli_epi64(x.c, 40), _mm256_srli_epi64(x.d, 40))};
 }
+
+FORERUN_INLINE I32 truncate(F32 x) { return {_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)}; }
 
 FORERUN_INLINE uint32_t at_least(F32 x, F32 limit) {
   const int low = _mm256_movemask_ps(_mm256_cmp_ps(x.a, limit.a, _CMP_GE_OQ));

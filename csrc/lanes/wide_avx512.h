@@ -17,8 +17,8 @@ FORERUN_INLINE void store_f64(double* p, F64 x) {
   _mm512_storeu_pd(p, x.a);
   _mm512_storeu_pd(p + 8, x.b);
 }
-FORERUN_INLINE F64 widen(F32 x) {
-  return {_mm512_cvtps_pd(_mm512_castps512_ps256(x.v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1))};
+FORERUN_INLINE F64 load_widened(const float* p) {
+  return {_mm512_cvtps_pd(_mm256_loadu_ps(p)), _mm512_cvtps_pd(_mm256_loadu_ps(p + 8))};
 }
 FORERUN_INLINE F64 operator+(F64 x, F64 y) { return {_mm512_add_pd(x.a, y.a), _mm512_add_pd(x.b, y.b)}; }
 FORERUN_INLINE F64 operator-(F64 x, F64 y) { return {_mm512_sub_pd(x.a, y.a), _mm512_sub_pd(x.b, y.b)}; }
@@ -66,6 +66,8 @@ FORERUN_INLINE F32 top_24(U64 x) {
   const __m256i high = _mm512_cvtepi64_epi32(_mm512_srli_epi64(x.b, 40));
   return {_mm512_cvtepi32_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1))};
 }
+
+FORERUN_INLINE I32 truncate(F32 x) { return {_mm512_cvttps_epi32(x.v)}; }
 
 FORERUN_INLINE uint32_t at_least(F32 x, F32 limit) {
   return uint32_t(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_GE_OQ));

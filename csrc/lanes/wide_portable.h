@@ -24,9 +24,9 @@ FORERUN_INLINE F64 load_f64(const double* p) {
   return r;
 }
 FORERUN_INLINE void store_f64(double* p, F64 a) { FORERUN_EACH p[i] = a.v[i]; }
-FORERUN_INLINE F64 widen(F32 a) {
+FORERUN_INLINE F64 load_widened(const float* p) {
   F64 r;
-  FORERUN_EACH r.v[i] = double(a.v[i]);
+  FORERUN_EACH r.v[i] = double(p[i]);
   return r;
 }
 FORERUN_INLINE F64 operator+(F64 a, F64 b) {
@@ -101,6 +101,12 @@ FORERUN_INLINE U64 multiply(U64 a, uint64_t constant) {
 FORERUN_INLINE F32 top_24(U64 a) {
   F32 r;
   FORERUN_EACH r.v[i] = float(int32_t(a.v[i] >> 40));
+  return r;
+}
+
+FORERUN_INLINE I32 truncate(F32 a) {
+  I32 r;
+  FORERUN_EACH r.v[i] = int32_t(a.v[i]);
   return r;
 }
 

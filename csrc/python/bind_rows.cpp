@@ -32,8 +32,13 @@ nb::object made(size_t size, const Fill& fill) {
 
 Ids ids_of(const Vector<const int64_t>& ids) { return {ids.data(), ids.shape(0)}; }
 
-std::unique_ptr<Mass> mass_of_logits(const Logits& logits, double temperature, size_t top_k, double top_p, double min_p,
-                                     double largest) {
+std::unique_ptr<Mass> softmax(const Logits& logits, double temperature) {
+  if (logits.shape(0) == 0) throw std::invalid_argument("a row of no logits");
+  return std::make_unique<Softmax>(logits.data(), logits.shape(0), 1.0 / temperature);
+}
+
+std::unique_ptr<Mass> mass_of_filters(const Logits& logits, double temperature, size_t top_k, double top_p, double min_p,
+                                      double largest) {
   return filtered(logits.data(), logits.shape(0), {largest, 1.0 / temperature}, {top_k, top_p, min_p});
 }
 
@@ -86,8 +91,9 @@ void bind_rows(nb::module_& module) {
       .def("race", &Mass::race, nb::arg("key"), Released())
       .def("minus", &Mass::minus, nb::arg("other"), nb::arg("scale"), Released(), nb::keep_alive<0, 1>(),
            nb::keep_alive<0, 2>());
-  module.def("mass_of_logits", &mass_of_logits, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"),
-             nb::arg("top_p"), nb::arg("min_p"), nb::arg("largest"), Released(), nb::keep_alive<0, 1>());
+  module.def("softmax", &softmax, nb::arg("logits"), nb::arg("temperature"), Released(), nb::keep_alive<0, 1>());
+  module.def("mass_of_filters", &mass_of_filters, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"),
+             nb::arg("top_p"), nb::arg("min_p"), nb::arg("largest"), Released());
   module.def("mass_of_list", &mass_of_list, nb::arg("width"), nb::arg("ids"), nb::arg("weights"));
   module.def(
       "race_of_logits",

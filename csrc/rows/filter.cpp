@@ -184,10 +184,8 @@ std::unique_ptr<Mass> filtered(const float* logits, size_t width, Scale scale, F
     for (const double weight : kept.weights) total += weight;
   } else if (filters.top_p < 1.0) {
     std::tie(kept, total) = likely(logits, width, scale, filters.top_p);
-  } else if (filters.min_p > 0.0) {
-    kept = at_least(logits, width, scale, filters.min_p);  // the largest weight is 1
   } else {
-    return std::make_unique<Softmax>(logits, width, scale);
+    kept = at_least(logits, width, scale, filters.min_p);  // the largest weight is 1
   }
   if (filters.top_p < 1.0) keep_nucleus(kept, total, filters.top_p);
   if (filters.min_p > 0.0) shrink(kept, [&](size_t i) { return kept.weights[i] >= filters.min_p; });

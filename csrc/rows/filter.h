@@ -18,8 +18,7 @@ struct Filters {
   double min_p;  // 0: off
 };
 
-// `logits` [width] without NaN, the largest of them finite and in `scale`; at least one id keeps mass. They must outlive
-// the mass.
+// What at least one filter leaves of `logits` [width] without NaN, the largest of them finite and in `scale`.
 std::unique_ptr<Mass> filtered(const float* logits, size_t width, Scale scale, Filters filters);
 
 // The k-th largest of `values` [n], 1 <= k <= n.

@@ -13,7 +13,7 @@ namespace forerun::FORERUN_ISA {
 
 extern const RowKernels row_table;
 const RowKernels row_table = {
-    FORERUN_ISA_NAME, weigh, leave, find_at_least, count_at_least, find_fast,
+    FORERUN_ISA_NAME, weigh, survey, leave, find_at_least, count_at_least, find_fast,
 };
 
 }  // namespace forerun::FORERUN_ISA

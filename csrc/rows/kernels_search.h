@@ -37,7 +37,8 @@ FORERUN_INLINE F32 complement(U64 words) {
 size_t find_fast(const float* x, size_t n, float largest, float rate, float limit, uint64_t key, uint32_t first,
                  uint32_t* to) {
   // Halves, so that the difference of two finite logits is finite.
-  const F32 half = broadcast(0.5f), top = broadcast(-0.5f * largest), scale = broadcast(2.0f * rate);
+  const F32 half = broadcast(0.5f), top = broadcast(-0.5f * largest);
+  const F32 scale = broadcast(2.0f * 1.44269504f * rate), least = broadcast(-126.0f);
   const F32 units = broadcast(limit * 16777216.0f);
   const F32 hopeless = broadcast(1.0f / 536870912.0f);  // 1 - u is never below 2^-53
   uint64_t offsets[kLanes];
@@ -47,7 +48,7 @@ size_t find_fast(const float* x, size_t n, float largest, float rate, float limi
   size_t count = 0;
   for (size_t i = 0; i < n; i += kLanes, words = words + step) {
     const F32 logits = i + kLanes <= n ? load(x + i) : load_tail(x + i, n - i);
-    const F32 reach = exp(fma(logits, half, top) * scale) * units;
+    const F32 reach = power_above(max(fma(logits, half, top) * scale, least)) * units;
     if (at_least(reach, hopeless) == 0) continue;
     if (const uint32_t found = at_least(reach, complement(words))) {
       const uint32_t there = n - i < kLanes ? (1u << (n - i)) - 1 : 0xFFFF;

@@ -22,13 +22,6 @@ double Mass::prob(uint32_t id) const {
 
 // -- all ids ----------------------------------------------------------------------------------------------------------
 
-// On the caller's thread: a tenth of a millisecond is gone before a thread that sleeps has woken.
-void DenseMass::add_up() {
-  double weights[kBlock];
-  sums_.resize(num_blocks(width()));
-  for (size_t block = 0; block < sums_.size(); ++block) total_ += sums_[block] = weigh_block(block, weights);
-}
-
 uint32_t DenseMass::draw(double u) const {
   const double target = u * total_;
   double before = 0.0, sum = 0.0;
@@ -82,8 +75,19 @@ std::unique_ptr<Mass> DenseMass::minus(const Mass& q, double scale) const {
   return std::make_unique<Residual>(*this, q, scale);
 }
 
-Softmax::Softmax(const float* logits, size_t width, Scale scale) : DenseMass(width), logits_(logits), scale_(scale) {
-  add_up();
+// Work on rows stays on the caller's thread: a tenth of a millisecond is gone before a thread that sleeps has woken.
+Softmax::Softmax(const float* logits, size_t width, double rate) : DenseMass(width), logits_(logits), scale_{0.0, rate} {
+  const size_t count = num_blocks(width);
+  sums_.resize(count);
+  std::vector<float> tops(count);
+  std::vector<double> factors(whole_lanes(count));
+  for (size_t block = 0; block < count; ++block) {
+    const size_t start = block * kBlock;
+    sums_[block] = row_kernels().survey(logits + start, std::min(kBlock, width - start), rate, &tops[block]);
+  }
+  scale_.largest = double(*std::max_element(tops.begin(), tops.end()));
+  row_kernels().weigh(tops.data(), count, scale_.largest, rate, factors.data());
+  for (size_t block = 0; block < count; ++block) total_ += sums_[block] *= factors[block];
 }
 
 double Softmax::weigh_block(size_t block, double* to) const {
@@ -107,7 +111,9 @@ void Softmax::weigh_ids(const uint32_t* ids, size_t n, double* to) const {
 
 Residual::Residual(const Mass& p, const Mass& q, double scale)
     : DenseMass(p.width()), p_(p), q_(q), p_scale_(scale * p.inverse()), q_scale_(q.inverse()) {
-  add_up();
+  double weights[kBlock];
+  sums_.resize(num_blocks(width()));
+  for (size_t block = 0; block < sums_.size(); ++block) total_ += sums_[block] = weigh_block(block, weights);
 }
 
 double Residual::weigh_block(size_t block, double* to) const {

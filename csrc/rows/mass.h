@@ -64,16 +64,14 @@ class DenseMass : public Mass {
   std::unique_ptr<Mass> minus(const Mass& q, double scale) const override;
 
  protected:
-  void add_up();  // in the constructor of a class that can weigh
-
- private:
-  std::vector<double> sums_;
+  std::vector<double> sums_;  // of blocks; they and their total are set by the classes' constructors
 };
 
-// All of a row of logits [width].
+// All of a row of logits [width] at temperature 1 / rate. The total is NaN where the largest logit is not finite or one
+// is NaN: no token can be chosen then.
 class Softmax final : public DenseMass {
  public:
-  Softmax(const float* logits, size_t width, Scale scale);
+  Softmax(const float* logits, size_t width, double rate);
   double weigh_block(size_t block, double* to) const override;
   void weigh_ids(const uint32_t* ids, size_t n, double* to) const override;
 

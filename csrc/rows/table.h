@@ -21,6 +21,9 @@ struct RowKernels {
   // to[i] = e^((x[i] - largest) * rate), exactly 0 below e^kLeastExponent, for i < n rounded up to kLanes (0 from n on).
   // Returns their sum: lane by lane, then across.
   double (*weigh)(const float* x, size_t n, double largest, double rate, double* to);
+  // The largest of x, and the sum of weights relative to it: one pass over memory for a row whose largest is not known.
+  // NaN and infinity make the sum NaN; where nothing is above minus infinity it is 0.
+  double (*survey)(const float* x, size_t n, double rate, float* largest);
   // to[i] = max(p[i] * a - q[i] * b, 0) for n ids, a multiple of kLanes; returns the sum.
   double (*leave)(const double* p, double a, const double* q, double b, size_t n, double* to);
 

@@ -67,9 +67,9 @@ def _one_row(row: np.ndarray, other: np.ndarray, note: Callable[..., None]) -> N
     note("rank", *kind.rank_and_top(row, len(row) // 2, 20))
     for key in range(20):
         note("race", kind.race(row, 0.9, token, top, 2**63 + key))
-    taken = kind.mass(other, SamplingParams(temperature=0.9), int(other.argmax()), float(other.max()))
+    taken = kind.mass(other, SamplingParams(temperature=0.9), lambda: (int(other.argmax()), float(other.max())))
     for params in FILTERS:
-        mass = kind.mass(row, SamplingParams(**params), token, top)
+        mass = kind.mass(row, SamplingParams(**params), lambda: (token, top))
         ids, probs = mass.pool
         note("pool", [] if ids is None else ids, probs, mass.total)
         note("draw", [mass.draw(u) for u in (0.0, 0.25, 0.75, 1 - 2.0**-53)], mass.race(5))

@@ -17,6 +17,8 @@ from forerun.types import Array
 Adjust = Callable[[Array], Array]
 """A copy of a row of logits [width] -> the same after penalties, bias, processors and masks."""
 
+UNCHANGED = SamplingParams()
+
 
 class Distribution:
     """Processed probabilities of one row, worked out when first looked at and then kept.
@@ -47,7 +49,7 @@ class Distribution:
     def of(cls, mass: Mass, size: int) -> Distribution:
         """A distribution given by mass on ids below `size`, with a positive total."""
         new = cls.__new__(cls)
-        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, SamplingParams(), None, None
+        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, UNCHANGED, None, None
         new._mass, new._probs, new.size = mass, None, size
         return new
 
@@ -66,8 +68,9 @@ class Distribution:
     def mass(self) -> Mass:
         """The processed probabilities, in the form of the row's kind of array."""
         if self._mass is None:
-            logits, token, largest = self._logits(self._own_rows)
-            self._mass = kind_of(logits).mass(logits, self._params, token, largest)
+            rows = self._own_rows
+            logits = self.raw_logits if self._adjust is None else self._logits(rows)[0]
+            self._mass = kind_of(logits).mass(logits, self._params, lambda: self._logits(rows)[1:])
         return self._mass
 
     @property
@@ -135,9 +138,7 @@ class Distribution:
     @property
     def _is_whole(self) -> bool:
         """Whether this is a softmax of logits that no filter cuts."""
-        params = self._params
-        has_filter = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.is_greedy
-        return self._rows is not None and not has_filter
+        return self._rows is not None and not self._params.has_filter and not self._params.is_greedy
 
     @property
     def _own_rows(self) -> Rows:

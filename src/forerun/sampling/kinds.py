@@ -14,7 +14,7 @@ from forerun.arrays import arange_like
 from forerun.randomness import gumbel_argmax
 from forerun.sampling.edits import ArrayEdits, Edits
 from forerun.sampling.filters import processed_probs, scaled
-from forerun.sampling.mass import ArrayMass, Mass, certain
+from forerun.sampling.mass import ArrayMass, Best, Mass, certain
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
@@ -23,22 +23,22 @@ from forerun.types import Array
 class Kind:
     """What sampling does to a row of logits [width] whose likeliest token has the finite logit `largest`.
 
-    mass: (logits, params, token, largest) -> processed probabilities. race: (logits, temperature, token, largest, key)
-    -> the token whose logit / temperature plus Gumbel noise is largest. log_total: (logits, largest) -> log of the sum
-    of e^(logit - largest). rank_and_top: (logits, token, num_top) -> the token's rank, from 1, and the ids of the
-    num_top largest, ties by the lower id, without those of minus infinity.
+    mass: (logits, params, the way to find the likeliest token) -> processed probabilities. race: (logits, temperature,
+    likeliest token, largest, key) -> the token whose logit / temperature plus Gumbel noise is largest. log_total:
+    (logits, largest) -> log of the sum of e^(logit - largest). rank_and_top: (logits, token, num_top) -> the token's
+    rank, from 1, and the ids of the num_top largest, ties by the lower id, without those of minus infinity.
     """
 
     takes: Callable[[Array], bool]
     edits: Edits
-    mass: Callable[[Array, SamplingParams, int, float], Mass]
+    mass: Callable[[Array, SamplingParams, Best], Mass]
     race: Callable[[Array, float, int, float, int], int]
     log_total: Callable[[Array, float], float]
     rank_and_top: Callable[[Array, int, int], tuple[int, list[int]]]
 
 
-def _array_mass(logits: Array, params: SamplingParams, token: int, largest: float) -> ArrayMass:
-    width = int(logits.shape[0])
+def _array_mass(logits: Array, params: SamplingParams, best: Best) -> ArrayMass:
+    width, (token, largest) = int(logits.shape[0]), best()
     if params.is_greedy:
         return certain(token, width, logits)
     ids, probs = processed_probs(logits, params, largest)
@@ -74,4 +74,7 @@ KINDS = _kinds()
 
 def kind_of(row: Array) -> Kind:
     """The kind of a row of logits."""
-    return next(kind for kind in KINDS if kind.takes(row))
+    for kind in KINDS:
+        if kind.takes(row):
+            return kind
+    return ARRAYS

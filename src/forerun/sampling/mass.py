@@ -6,11 +6,15 @@ Rows of numbers are held in whatever way their kind of array is fastest with; th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from forerun.arrays import asarray_like, moved, namespace, zeros_like
 from forerun.randomness import gumbel_argmax, inverse_cdf
 from forerun.types import Array
+
+Best = Callable[[], tuple[int, float]]
+"""The likeliest token of a row and its logit, found when asked for; raises where no token can be chosen."""
 
 
 class Mass(Protocol):

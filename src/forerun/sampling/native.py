@@ -10,8 +10,7 @@ import math
 import numpy as np
 
 import forerun._native as _native
-from forerun.errors import NumericalError
-from forerun.sampling.mass import Mass
+from forerun.sampling.mass import Best, Mass
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
@@ -28,8 +27,6 @@ class NativeMass:
 
     def __init__(self, native: _native.Mass) -> None:
         self._native, self.total = native, native.total
-        if not math.isfinite(self.total):
-            raise NumericalError(f"the weights of a row sum to {self.total}", "no token can be chosen from it")
 
     @property
     def pool(self) -> tuple[np.ndarray | None, np.ndarray]:
@@ -60,12 +57,19 @@ def _on_cpu(values: Array) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else np.asarray(values.cpu())
 
 
-def mass_of(logits: np.ndarray, params: SamplingParams, token: int, largest: float) -> NativeMass:
-    """Processed probabilities of a row whose likeliest token is `token`, with logit `largest`."""
+def mass_of(logits: np.ndarray, params: SamplingParams, best: Best) -> NativeMass:
+    """Processed probabilities of a row. Without filters one pass finds the largest logit and the total."""
     if params.is_greedy:
-        return NativeMass(_native.mass_of_list(len(logits), np.array([token]), np.ones(1)))
-    top_k = max(params.top_k, 0)
-    return NativeMass(_native.mass_of_logits(logits, params.temperature, top_k, params.top_p, params.min_p, largest))
+        return NativeMass(_native.mass_of_list(len(logits), np.array(best()[:1]), np.ones(1)))
+    if params.has_filter:
+        top_k, largest = max(params.top_k, 0), best()[1]
+        return NativeMass(
+            _native.mass_of_filters(logits, params.temperature, top_k, params.top_p, params.min_p, largest)
+        )
+    mass = _native.softmax(logits, params.temperature)
+    if not math.isfinite(mass.total):
+        best()  # raises: it is what says why
+    return NativeMass(mass)
 
 
 class NativeEdits:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
-from forerun.verification.chain import acceptance_ratio, draft_row, residual
+from forerun.verification.chain import Residual, acceptance_ratio, draft_row, residual
 from forerun.verification.emit import UNUSABLE, emit
 
 
@@ -32,9 +32,9 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
         if scale <= 0.0:
             break  # no text of the target leads on from here, so the rows behind need not even be looked at
         num = node + 1
-        if num < k and not _is_usable(target_rows[num]):
+        behind = _usable(target_rows[num], draft_row(draft, num), scale) if num < k else None
+        if behind is None:
             k = num
-        behind = None if num == k else residual(target_rows[num], draft_row(draft, num), scale)
         if noise.accept(scale if behind is None else _threshold(behind.mass, scale), node):
             accepted, left = num, behind
         if num == k:
@@ -46,14 +46,13 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     return emit(left.distribution, accepted, noise, Purpose.EMIT)
 
 
-def _is_usable(target_row: Distribution) -> bool:
-    """Whether a token can be chosen from the row: a function of the prefix that leads to it, so ending the draft before
-    an unusable one conditions on nothing that is dropped."""
+def _usable(target_row: Distribution, draft_row: Distribution, scale: float) -> Residual | None:
+    """The residual, None where no token can be chosen from the target's row: a function of the prefix that leads to it,
+    so ending the draft before an unusable one conditions on nothing that is dropped."""
     try:
-        target_row.argmax  # noqa: B018 - looking is what raises
+        return residual(target_row, draft_row, scale)
     except UNUSABLE:
-        return False
-    return True
+        return None
 
 
 def _threshold(r: float, scale: float) -> float:
