@@ -38,7 +38,7 @@ def test_close_to_float32(name: str) -> None:
     exact.begin(0)
     close = Closeness.of(found, feed(exact, 0, tokens))
     print(name, close)
-    close.check(kl=0.01, largest=0.5, rms=0.03, top_1=0.95)
+    close.check(kl=0.01, largest=0.6, rms=0.06, top_1=0.92)
 
 
 @pytest.mark.parametrize("name", NAMES)
