@@ -108,7 +108,9 @@ class Bins {
 void keep_nucleus(Listed& listed, double total, double top_p) {
   Bins bins;
   bins.add(listed.weights.data(), listed.weights.size());
-  auto [edge, share] = bins.crossing(top_p, total);
+  const std::pair<int, double> crossing = bins.crossing(top_p, total);
+  const int edge = crossing.first;
+  double share = crossing.second;
   std::vector<size_t> places;
   std::vector<double> probs(listed.weights.size());
   for (size_t i = 0; i < probs.size(); ++i) {

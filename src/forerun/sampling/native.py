@@ -61,8 +61,9 @@ def mass_of(logits: np.ndarray, params: SamplingParams, best: Best) -> NativeMas
     """Processed probabilities of a row. Without filters one pass finds the largest logit and the total."""
     if params.is_greedy:
         return NativeMass(_native.mass_of_list(len(logits), np.array(best()[:1]), np.ones(1)))
-    if params.has_filter:
-        top_k, largest = max(params.top_k, 0), best()[1]
+    top_k = params.top_k if 0 < params.top_k < len(logits) else 0
+    if top_k or params.top_p < 1.0 or params.min_p > 0.0:
+        largest = best()[1]
         return NativeMass(
             _native.mass_of_filters(logits, params.temperature, top_k, params.top_p, params.min_p, largest)
         )
