@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forerun.checks import real, whole
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
 from forerun.errors import ParameterError
 from forerun.llm import LLM
@@ -56,9 +57,9 @@ def load(
     to plain decoding's: torch then pads every pass to one shape (slower), the native runtime is always so.
 
     `context_length` and `draft_context` (tokens) lower the models' own. Cheaper drafts, none of which changes the text:
-    `draft_vocabulary` keeps only the first N rows of the draft's output head (q has no mass elsewhere),
-    `draft_requantise` rounds a native draft model's weights to 4 bits at load, `draft_min_confidence` ends a draft
-    early where the draft model is unsure (see `ModelDrafter`).
+    `draft_vocabulary` keeps N rows of the draft's output head (q has no mass elsewhere; a native draft keeps the most
+    used, ends of text included, torch the first ones), `draft_requantise` rounds a native draft model's weights to 4
+    bits at load, `draft_min_confidence` ends a draft early where the draft model is unsure (see `ModelDrafter`).
     """
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:
@@ -103,6 +104,8 @@ def load(
         try:
             of_draft_model = choose(draft_files.path, draft_files.kind, draft_runtime, **settings)
             of_draft_model.check()
+            if draft_vocabulary is not None:
+                of_draft_model = of_draft_model.with_head_of(head_ids(tokenizer, draft_vocabulary))
         except ParameterError as error:
             raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
         choices.append((draft_files.name, of_draft_model))

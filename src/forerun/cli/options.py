@@ -52,7 +52,10 @@ class Loading(Group):
     draft_vocabulary: Annotated[
         int | None,
         flag(
-            "--draft-vocabulary", "Let the draft model propose only the first N ids: cheaper; 1 or more", DRAFTING, "N"
+            "--draft-vocabulary",
+            "Let the draft propose only N ids, the most used: cheaper; 1 or more",
+            DRAFTING,
+            "N",
         ),
     ] = None
     draft_min_confidence: Annotated[

@@ -6,7 +6,7 @@ A runtime's package is imported when a model is checked or loaded with it, so a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forerun.errors import ForerunError, MissingDependencyError, ParameterError, UnsupportedModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from forerun.models.progress import Progress
     from forerun.runtime.base import Model
 
@@ -46,6 +48,13 @@ class Choice:
         except MissingDependencyError as error:
             raise MissingDependencyError(error.fact, self.reason or error.context, error.remedy) from error
         check_torch_model(self.path, kind=self.kind, **self.settings)
+
+    def with_head_of(self, ids: np.ndarray) -> Choice:
+        """The same model with its output head cut to `ids`, where the runtime can choose them (native), and to as many
+        of the first ids as it was elsewhere."""
+        if self.runtime != "native":
+            return self
+        return replace(self, settings={**self.settings, "num_head_rows": None, "head_ids": ids.tolist()})
 
     def load(self, progress: Progress | None = None) -> Model:
         """The model with its weights."""
