@@ -50,7 +50,7 @@ class ByteTokenizer:
 
     vocabulary_size = SIZE
     eos_ids = (EOS,)
-    parts = SimpleNamespace(control_ids=frozenset({EOS}))
+    parts = SimpleNamespace(control_ids=frozenset({EOS}), added_ids=frozenset({EOS}))
 
     def __init__(self, has_template: bool = True) -> None:
         self.has_template = has_template

@@ -5,7 +5,7 @@ A runtime's package is imported when a model is checked or loaded with it, so a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forerun.errors import ForerunError, MissingDependencyError, ParameterError, UnsupportedModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from forerun.models.progress import Progress
     from forerun.runtime.base import Model
 
@@ -67,7 +69,7 @@ def choose(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
 ) -> Choice:
     """The runtime for a model, with the settings it takes.
@@ -84,7 +86,7 @@ def choose(
     if runtime == "auto":
         is_torch = kind != "gguf" or dtype != "auto" or runs_on_accelerator(device)
         reason = "" if is_torch else _why_not_served(path)
-    of_both = {"context_length": context_length, "num_head_rows": num_head_rows}
+    of_both = {"context_length": context_length, "head_ids": head_ids}
     if not is_torch and not reason:
         return Choice(path, kind, "native", {**of_both, "requantise": requantise})
     if requantise:
