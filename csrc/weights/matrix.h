@@ -19,8 +19,8 @@ class Matrix {
   // Throws std::invalid_argument where `num_inputs` does not fit the format.
   static Matrix pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                      const uint32_t* order, Pool& pool);
-  // As `pack`, but rounded anew to 4 bits in groups of 32 (requantise.cpp says how): for draft models, whose exactness
-  // does not depend on their weights. `num_inputs` must be a multiple of 32.
+  // As `pack`, but rounded anew to 4 bits in groups of 32 (requantise.cpp says how) where the file has more: for draft
+  // models, whose exactness does not depend on their weights. `num_inputs` must be a multiple of 32.
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -99,7 +99,7 @@ def store(values: np.ndarray, stored: str, generator: np.random.Generator) -> tu
         raw = block.reshape(values.shape[0], -1)
     else:
         raw = gguf.quants.quantize(values, kind)
-    return np.ascontiguousarray(raw), gguf.quants.dequantize(raw, kind)
+    return np.ascontiguousarray(raw).view(np.uint8), gguf.quants.dequantize(raw, kind).astype(np.float32)
 
 
 def build(model: Tiny) -> _native.Decoder:
@@ -150,8 +150,9 @@ def rows_of(decoder: _native.Decoder, tokens: Sequence[int], width: int, sizes: 
     return np.concatenate(found)
 
 
-def reference(model: Tiny, tokens: Sequence[int]) -> np.ndarray:
-    """Logits [len(tokens), vocabulary_size] in float64, straight from the definition."""
+def reference(model: Tiny, tokens: Sequence[int], cached: Callable[[np.ndarray], np.ndarray] = np.array) -> np.ndarray:
+    """Logits [len(tokens), vocabulary_size] in float64, straight from the definition. Keys and values go through
+    `cached`."""
 
     def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + model.epsilon) * weight
@@ -181,7 +182,7 @@ def reference(model: Tiny, tokens: Sequence[int]) -> np.ndarray:
         if model.head_norms:
             q, k = norm(q, model.vectors[at + "q_norm"]), norm(k, model.vectors[at + "k_norm"])
         group = model.num_heads // model.num_kv_heads
-        q, k, v = turn(q), turn(k).repeat(group, 0), v.repeat(group, 0)
+        q, k, v = turn(q), cached(turn(k)).repeat(group, 0), cached(v).repeat(group, 0)
         scores = q @ k.transpose(0, 2, 1) * (model.head_size**-0.5 * model.scale) + hidden_mask
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -201,7 +202,7 @@ def text(model: Tiny, num_tokens: int, seed: int = 0) -> list[int]:
 def fingerprint(stored: str = "F32") -> str:
     """A digest of logits from every kind of pass, to be compared between threads and instruction sets."""
     model = tiny(
-        stored=stored, hidden_size=256, intermediate_size=256, num_heads=6, head_size=24, biases=("q", "k"), seed=3
+        stored=stored, hidden_size=256, intermediate_size=256, num_heads=4, head_size=24, biases=("q", "k"), seed=3
     )
     decoder, width, digest = build(model), model.vocabulary_size, hashlib.sha256()
     tokens = text(model, 150)

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.models.tiny_gguf import write_tiny_gguf
 from tests.runtime.as_gguf import write_gguf
@@ -25,6 +26,7 @@ from forerun.runtime import select
 from forerun.runtime.native import NativeModel
 from forerun.runtime.select import choose
 from forerun.runtime.torch import TorchModel
+from forerun.types import Span
 
 
 @pytest.fixture(autouse=True)
@@ -211,3 +213,15 @@ def test_who_falls_back_to_torch_is_told(files: dict[str, tuple[Path, str]], pai
         (note,) = heard.notes
     assert note.startswith(f"{odd}: on the torch runtime, since tensor ")
     assert note.endswith("stored as Q5_1")
+
+
+@pytest.mark.parametrize("draft_runtime", ["native", "torch"])
+def test_a_drafts_cut_head_keeps_what_ends_a_text(pair: tuple[Path, Path], draft_runtime: str) -> None:
+    """The last five ids of the vocabulary are special."""
+    with load(pair[0], draft=pair[1], draft_vocabulary=100, runtime="native", draft_runtime=draft_runtime) as llm:
+        model = llm.engine.drafter.model
+        model.begin(7)
+        kept = np.isfinite(model.forward([Span(7, 0, [5], 1)]).matrix[0])
+    assert kept.sum() == 100
+    assert kept[:95].all()
+    assert kept[595:600].all()

@@ -110,12 +110,12 @@ class _Plan:
             if len(place.shape) == 1:
                 values = file.dequantise(name)
                 self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
+            elif name == HEAD:
+                self._set_head(name, requantise)
             else:
-                data = self._head(name) if name == HEAD else file.raw(name)
-                self._set_matrix(name, place.name, data, place.order, requantise)
+                self._set_matrix(name, place.name, file.raw(name), place.order, requantise)
                 if name == EMBEDDING and is_tied and self.head_ids is not None:
-                    self._set_matrix(name, "head", self._head(name), None, requantise)
-                del data
+                    self._set_head(name, requantise)
             file.forget(name)
             advance(file.tensors[name].num_bytes)
         try:
@@ -123,10 +123,12 @@ class _Plan:
         except ValueError as error:
             raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
 
-    def _head(self, name: str) -> np.ndarray:
-        """The stored rows of `name` that the output head computes."""
-        raw = self.file.raw(name)
-        return raw[: self.num_head_rows] if self.head_ids is None else raw[self.head_ids]
+    def _set_head(self, name: str, requantise: bool) -> None:
+        """The rows of `name` that the output head computes, as a matrix of their own."""
+        if self.head_ids is None:
+            self._set_matrix(name, "head", self.file.raw(name)[: self.num_head_rows], None, requantise)
+        else:
+            self._set_matrix(name, "head", self.file.raw(name), self.head_ids.astype(np.uint32), requantise)
 
     def _set_matrix(
         self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None, requantise: bool
