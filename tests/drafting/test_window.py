@@ -241,6 +241,8 @@ def test_tokens_that_cannot_be_fed_leave_the_window_in_the_end(k: int) -> None:
     assert tokens[2] == 11
     assert sequence.statistics.num_proposed > 60
     assert narrow.longest <= 10
+    # Once the token is behind it, the cache goes on.
+    assert sum(len(spans[0].tokens) == 5 for spans in narrow.passes) <= 30
     alone, _ = complete(wide, [7], ModelDrafter(narrow), k, temperature=0, max_tokens=60)
     assert alone.statistics.num_proposed <= 2 * k
 
