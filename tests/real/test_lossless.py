@@ -52,12 +52,6 @@ SELECTED = [
 if not FULL and not {"avx512_bf16", "amx_bf16", "bf16"} & set(hardware()["isa"]):
     # A processor without bfloat16 arithmetic emulates it, three times slower than float32: a third of the prompts.
     SELECTED = [
-    ("native", "greedy", "self", 3, 8, 20),
-    ("native", "greedy", "self", 8, 3, 8),
-    ("native", "greedy", "self", 1, 1, 4),
-    ("native", "greedy", "lookup", 5, 8, 20),
-    ("native", "seeded", "self", 5, 8, 20),
-    ("native", "seeded", "lookup", 8, 3, 8),
         (dtype, *rest, max(num_prompts // 3, 1) if dtype == "bfloat16" else num_prompts)
         for dtype, *rest, num_prompts in SELECTED
     ]
