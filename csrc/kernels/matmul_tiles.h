@@ -54,7 +54,8 @@ FORERUN_INLINE void add_pairs(Sums* sums, const Codes& codes, const int8_t* x) {
 struct TileQ4K {
   static constexpr Layout kLayout = Layout::kQ4K;
   template <int N>
-  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t, const Rows& rows, float* out, size_t ahead) {
+  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t num_groups, const Rows& rows, float* out,
+                                             size_t ahead) {
     alignas(64) uint8_t scales[256];  // sc [8 groups][16], then mn [4 pairs][16][2]
     Bytes unpacked[4];
     unpack_six(tile + 64, unpacked);
@@ -64,7 +65,7 @@ struct TileQ4K {
     F32 blocks[N];
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n) blocks[n] = zero();
-    for (size_t g = 0; g < kGroupsOfBlock; ++g) {
+    for (size_t g = 0; g < num_groups; ++g) {
       Sums sums[N];
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n) sums[n] = no_sums();

@@ -1,6 +1,6 @@
 // The kernels of one instruction set, and the choice of an instruction set for this machine.
 //
-// kernels.cpp is compiled once per instruction set and fills one table each time. All tables compute the same numbers,
+// The files in per_isa/ are compiled once per instruction set and fill one table each time. All tables compute the same numbers,
 // bit for bit (lanes/lanes.h), so the choice is a matter of speed alone. Kernels work on the caller's thread; loops over
 // pieces and the pool are the callers' business.
 #pragma once

@@ -11,7 +11,7 @@ struct Codes {
   uint8_t code[kBlock];                // unsigned, offset included
   uint16_t d[kGroupsOfBlock];          // float16; K layouts: d[0]
   uint16_t minimum[kGroupsOfBlock];    // kQ4_1: m; kQ4K: dmin in minimum[0]
-  uint8_t scale[2 * kGroupsOfBlock];   // kQ4K: sc by group; kQ6K: int8 by 16
+  uint8_t scale[2 * kGroupsOfBlock];   // kQ4K: sc by group; kQ6K: int8 by 16 inputs
   uint8_t min_scale[kGroupsOfBlock];   // kQ4K: mn
 };
 
@@ -23,7 +23,8 @@ void read_stored(Layout layout, const uint8_t* stored, size_t num_groups, Codes&
 void decode(Layout layout, const Codes& codes, size_t num_groups, float* to);                 // stored.cpp
 void write_tile(Layout layout, const Codes& codes, size_t num_groups, size_t lane, uint8_t* tile);  // tiles.cpp
 void read_tile(Layout layout, const uint8_t* tile, size_t num_groups, size_t lane, Codes& to);      // tiles.cpp
-// 32 weights as codes of kQ4_0 with the scale that loses least, at group `group` of `to`.
-void quantise_group(const float* weights, size_t group, Codes& to);                           // requantise.cpp
+// [up to 256 inputs][16 lanes] weights, which are overwritten, as a tile of kQ4K, the last block of a row cut where it
+// must be. requantise.cpp
+void requantise_block(float* weights, size_t num_groups, size_t lanes, uint8_t* tile);
 
 }  // namespace forerun

@@ -1,6 +1,7 @@
 #include "weights/matrix.h"
 
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 
 #include "core/half.h"
@@ -30,6 +31,8 @@ void write_lane(const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* pan
 
 // One stored row to a lane of a panel, tile after tile.
 void pack_row(Stored stored, const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel) {
+  if (stored == Stored::kF32) return write_lane<uint32_t>(row, num_inputs, lane, panel);
+  if (stored == Stored::kF16 || stored == Stored::kBF16) return write_lane<uint16_t>(row, num_inputs, lane, panel);
   const Layout layout = layout_of(stored);
   Codes codes;
   for (size_t left = num_inputs / kGroup; left > 0;) {
@@ -42,31 +45,21 @@ void pack_row(Stored stored, const uint8_t* row, size_t num_inputs, size_t lane,
   }
 }
 
-void requantise_row(Stored stored, const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel, float* values) {
-  decode_row(stored, row, num_inputs, values);
-  Codes codes;
+// The rows of a panel, rounded anew.
+void requantise_panel(Stored stored, const std::vector<const uint8_t*>& rows, size_t num_inputs, uint8_t* panel) {
+  std::vector<float> row(num_inputs), lanes(num_inputs * kPanel);  // [num_inputs][16]
+  for (size_t lane = 0; lane < rows.size(); ++lane) {
+    decode_row(stored, rows[lane], num_inputs, row.data());
+    for (size_t k = 0; k < num_inputs; ++k) lanes[kPanel * k + lane] = row[k];
+  }
+  float* weights = lanes.data();
   for (size_t left = num_inputs / kGroup; left > 0;) {
     const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
-    for (size_t g = 0; g < count; ++g) quantise_group(values + kGroup * g, g, codes);
-    write_tile(Layout::kQ4_0, codes, count, lane, panel);
-    values += count * kGroup;
-    panel += tile_bytes(Layout::kQ4_0, count);
+    requantise_block(weights, count, rows.size(), panel);
+    weights += count * kGroup * kPanel;
+    panel += tile_bytes(Layout::kQ4K, count);
     left -= count;
   }
-}
-
-// Calls body(panel, stored row, output's lane) for all outputs.
-template <class Body>
-void for_all_rows(Block& block, const MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order,
-                  Pool& pool, const Body& body) {
-  const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
-  pool.run(int64_t(num_panels), [&](int64_t panel) {
-    const size_t first = size_t(panel) * kPanel;
-    for (size_t lane = 0; lane < kPanel && first + lane < view.num_outputs; ++lane) {
-      const size_t from = order == nullptr ? first + lane : order[first + lane];
-      body(block.data() + size_t(panel) * view.panel_bytes, data + from * row_bytes, lane);
-    }
-  });
 }
 
 MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
@@ -76,7 +69,45 @@ MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
   return MatrixView{layout, num_outputs, num_inputs, panel_bytes(layout, num_inputs), nullptr};
 }
 
-size_t size_of(const MatrixView& view) { return (view.num_outputs + kPanel - 1) / kPanel * view.panel_bytes; }
+// Room for weights, zeroed: large matrices have their own, small ones share a block, which lives as long as any of them.
+constexpr size_t kSharedBytes = size_t(32) << 20;
+
+std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
+  static std::mutex lock;
+  static std::weak_ptr<Block> shared;
+  static size_t used = 0;
+  if (num_bytes >= kSharedBytes / 2) {
+    auto own = std::make_shared<Block>(num_bytes);
+    data = own->data();
+    return own;
+  }
+  std::lock_guard<std::mutex> guard(lock);
+  std::shared_ptr<Block> block = shared.lock();
+  if (!block || used + num_bytes > block->size()) {
+    block = std::make_shared<Block>(kSharedBytes);
+    shared = block;
+    used = 0;
+  }
+  data = block->data() + used;
+  used += num_bytes;  // panels are whole cache lines
+  return block;
+}
+
+// A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
+template <class Body>
+void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order, Pool& pool,
+          const Body& body) {
+  const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
+  uint8_t* room = nullptr;
+  block = find_room(num_panels * view.panel_bytes, room);
+  view.data = room;
+  pool.run(int64_t(num_panels), [&](int64_t panel) {
+    std::vector<const uint8_t*> rows;
+    for (size_t i = size_t(panel) * kPanel; i < view.num_outputs && rows.size() < kPanel; ++i)
+      rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
+    body(rows, room + size_t(panel) * view.panel_bytes);
+  });
+}
 
 }  // namespace
 
@@ -89,36 +120,30 @@ Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size
   const size_t row_bytes = stored_row_bytes(stored, num_inputs);
   Matrix matrix;
   matrix.view_ = view_of(layout_of(stored), num_outputs, num_inputs);
-  matrix.block_ = Block(size_of(matrix.view_));
-  matrix.view_.data = matrix.block_.data();
-  for_all_rows(matrix.block_, matrix.view_, data, row_bytes, order, pool,
-               [&](uint8_t* panel, const uint8_t* row, size_t lane) {
-                 if (stored == Stored::kF32)
-                   write_lane<uint32_t>(row, num_inputs, lane, panel);
-                 else if (stored == Stored::kF16 || stored == Stored::kBF16)
-                   write_lane<uint16_t>(row, num_inputs, lane, panel);
-                 else
-                   pack_row(stored, row, num_inputs, lane, panel);
-               });
+  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
+         for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored, rows[lane], num_inputs, lane, panel);
+       });
   return matrix;
 }
 
 Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                           const uint32_t* order, Pool& pool) {
+  if (stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K)
+    return pack(stored, data, num_outputs, num_inputs, order, pool);
   const size_t row_bytes = stored_row_bytes(stored, num_inputs);
   if (num_inputs % kGroup != 0)
     throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
   Matrix matrix;
-  matrix.view_ = view_of(Layout::kQ4_0, num_outputs, num_inputs);
-  matrix.block_ = Block(size_of(matrix.view_));
-  matrix.view_.data = matrix.block_.data();
-  for_all_rows(matrix.block_, matrix.view_, data, row_bytes, order, pool,
-               [&](uint8_t* panel, const uint8_t* row, size_t lane) {
-                 std::vector<float> values(num_inputs);
-                 requantise_row(stored, row, num_inputs, lane, panel, values.data());
-               });
+  matrix.view_ = view_of(Layout::kQ4K, num_outputs, num_inputs);
+  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
+         requantise_panel(stored, rows, num_inputs, panel);
+       });
   return matrix;
 }
+
+size_t Matrix::num_bytes() const { return (view_.num_outputs + kPanel - 1) / kPanel * view_.panel_bytes; }
 
 void Matrix::row(size_t output, float* to) const {
   const Layout layout = view_.layout;

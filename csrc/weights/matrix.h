@@ -1,6 +1,7 @@
 // A weight matrix, repacked once at load, and products with it.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/memory.h"
@@ -19,20 +20,20 @@ class Matrix {
   // Throws std::invalid_argument where `num_inputs` does not fit the format.
   static Matrix pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                      const uint32_t* order, Pool& pool);
-  // As `pack`, but rounded anew to 4 bits in groups of 32 (requantise.cpp says how): for draft models, whose exactness
-  // does not depend on their weights. `num_inputs` must be a multiple of 32.
+  // As `pack`, but rounded anew to 4 bits in groups of 32 (requantise.cpp says how) where the file has more: for draft
+  // models, whose exactness does not depend on their weights. `num_inputs` must be a multiple of 32.
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
 
   const MatrixView& view() const { return view_; }
   size_t num_outputs() const { return view_.num_outputs; }
   size_t num_inputs() const { return view_.num_inputs; }
-  size_t num_bytes() const { return block_.size(); }
+  size_t num_bytes() const;
   // One output's weights as float32 [num_inputs]: embeddings are looked up so.
   void row(size_t output, float* to) const;
 
  private:
-  Block block_;
+  std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
   MatrixView view_{};
 };
 

@@ -32,7 +32,7 @@ enum class Layout : uint8_t {
   kFloat32,   // as stored
   kFloat16,
   kBFloat16,
-  kQ4K,       // d * sc * code - dmin * mn: 4 bits, 6-bit sc and mn per 32, float16 d and dmin per 256
+  kQ4K,       // d * sc * code - dmin * mn: 4 bits, 6-bit sc and mn per 32, float16 d and dmin per 256 (or what is left)
   kQ6K,       // d * sc * (code - 32): 6 bits, int8 sc per 16, float16 d per 256
   kQ4_0,      // d * (code - 8): 4 bits, float16 d per 32
   kQ4_1,      // d * code + m: 4 bits, float16 d and m per 32

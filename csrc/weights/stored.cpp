@@ -22,6 +22,14 @@ void read_nibbles(const uint8_t* p, uint8_t* to) {
   for (int i = 0; i < 16; ++i) to[16 + i] = p[i] >> 4;
 }
 
+// Bit i of `four` is the fifth bit of code i.
+void add_fifth_bits(uint32_t four, uint8_t* code) {
+  uint32_t word;
+  std::memcpy(&word, code, 4);
+  word |= (four * 0x00204081 & 0x01010101) << 4;  // copies 7 bits apart: bit i lands at the foot of byte i
+  std::memcpy(code, &word, 4);
+}
+
 // d, dmin, 12 bytes of 6-bit scales and minima, 128 bytes of nibbles: two groups share 32 bytes.
 void read_q4k(const uint8_t* p, Codes& to) {
   to.d[0] = half_at(p);
@@ -116,8 +124,7 @@ void read_stored(Layout layout, const uint8_t* p, size_t num_groups, Codes& to) 
       for (size_t g = 0; g < num_groups; ++g, p += 22) {
         to.d[g] = half_at(p);
         read_nibbles(p + 6, to.code + 32 * g);
-        for (int i = 0; i < 32; ++i)
-          to.code[32 * g + i] = uint8_t(to.code[32 * g + i] | (p[2 + i / 8] >> i % 8 & 1) << 4);
+        for (int i = 0; i < 8; ++i) add_fifth_bits(p[2 + i / 2] >> 4 * (i % 2) & 15, to.code + 32 * g + 4 * i);
       }
       return;
     case Layout::kQ8_0:

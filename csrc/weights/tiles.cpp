@@ -63,7 +63,7 @@ void write_tile(Layout layout, const Codes& c, size_t num_groups, size_t lane, u
   if (layout == Layout::kQ4K || layout == Layout::kQ6K) put_half(tile, lane, c.d[0]);
   if (layout == Layout::kQ4K) {
     put_half(tile, kPanel + lane, c.minimum[0]);
-    for (size_t g = 0; g < kGroupsOfBlock; ++g) {
+    for (size_t g = 0; g < num_groups; ++g) {
       put_six(tile + 64, kPanel * g + lane, c.scale[g]);
       put_six(tile + 64, 128 + 32 * (g / 2) + 2 * lane + g % 2, c.min_scale[g]);
     }
@@ -96,7 +96,7 @@ void read_tile(Layout layout, const uint8_t* tile, size_t num_groups, size_t lan
   if (layout == Layout::kQ4K || layout == Layout::kQ6K) c.d[0] = get_half(tile, lane);
   if (layout == Layout::kQ4K) {
     c.minimum[0] = get_half(tile, kPanel + lane);
-    for (size_t g = 0; g < kGroupsOfBlock; ++g) {
+    for (size_t g = 0; g < num_groups; ++g) {
       c.scale[g] = get_six(tile + 64, kPanel * g + lane);
       c.min_scale[g] = get_six(tile + 64, 128 + 32 * (g / 2) + 2 * lane + g % 2);
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.native.decoders import Tiny, build, feed, reference, rows_of, text, tiny
 
 from forerun import _native
-from tests.native.decoders import Tiny, build, feed, reference, rows_of, text, tiny
 
 
 def bare(**settings: object) -> Tiny:
