@@ -32,10 +32,10 @@ struct Kernels {
   void (*add)(const float* x, size_t size, float* to);                          // to += x
   void (*silu_multiply)(const float* gate, const float* up, size_t size, float* to);
   void (*to_half)(const float* x, size_t size, uint16_t* to);
+  // Numbers in steps of 16 bits; returns the step. `longest` bounds the length of the vector in steps, 0: no bound.
+  float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
 
   // -- attention: kernels/attend.h ----------------------------------------------------------------------------------
-  // Numbers in steps of 16 bits; returns the step. `longest` bounds the vector's length in steps, 0: no bound.
-  float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
   void (*attend)(const AttentionJob& job);
   void (*merge_attention)(const AttentionJob& job);  // finishes a job whose chunks `attend` computed apart
 };
