@@ -57,9 +57,10 @@ def load(
     to plain decoding's: torch then pads every pass to one shape (slower), the native runtime is always so.
 
     `context_length` and `draft_context` (tokens) lower the models' own. Cheaper drafts, none of which changes the text:
-    `draft_vocabulary` keeps N rows of the draft's output head (q has no mass elsewhere; a native draft keeps the most
-    used, ends of text included, torch the first ones), `draft_requantise` rounds a native draft model's weights to 4
-    bits at load, `draft_min_confidence` ends a draft early where the draft model is unsure (see `ModelDrafter`).
+    `draft_vocabulary` cuts the draft's output head to the N most used tokens (q has no mass elsewhere; see
+    `drafting/vocabulary.py`), `draft_context` lets it see so many of the latest tokens (see `ModelDrafter`),
+    `draft_requantise` rounds a native draft model's weights to 4 bits at load, `draft_min_confidence` ends a draft
+    early where the draft model is unsure (see `ModelDrafter`).
     """
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:
@@ -99,13 +100,12 @@ def load(
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
         settings |= {
-            "context_length": draft_context, "num_head_rows": draft_vocabulary, "requantise": draft_requantise,
+            "context_length": draft_context, "requantise": draft_requantise,
+            "head_ids": None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary),
         }  # fmt: skip
         try:
             of_draft_model = choose(draft_files.path, draft_files.kind, draft_runtime, **settings)
             of_draft_model.check()
-            if draft_vocabulary is not None:
-                of_draft_model = of_draft_model.with_head_of(head_ids(tokenizer, draft_vocabulary))
         except ParameterError as error:
             raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
         choices.append((draft_files.name, of_draft_model))
@@ -133,7 +133,7 @@ def load(
 
 
 _DRAFT_NAMES = {
-    "context_length": "draft_context", "num_head_rows": "draft_vocabulary", "runtime": "draft_runtime",
+    "context_length": "draft_context", "head_ids": "draft_vocabulary", "runtime": "draft_runtime",
     "requantise": "draft_requantise",
 }  # fmt: skip
 """What a runtime calls a setting of the draft model, and what the user called it."""

@@ -54,12 +54,14 @@ def test_what_ends_a_text_is_always_among_them(kind: str, tmp_path: Path) -> Non
     assert special < set(ids.tolist())
     ordinary = [i for i in range(600) if i not in special]
     assert set(ids.tolist()) - special == set(ordinary[: 60 - len(special)])
-    assert head_ids(tokenizer, 10_000).tolist() == list(range(600))  # never beyond the real vocabulary
+    assert head_ids(tokenizer, 600).tolist() == list(range(600))
+    for num in (0, 601):  # never beyond the real vocabulary
+        with pytest.raises(ParameterError, match=f"draft_vocabulary: {num}"):
+            head_ids(tokenizer, num)
 
 
 def test_texts_decide_what_is_used() -> None:
     tokenizer = pieces_tokenizer([chr(ord("a") + i) for i in range(26)])
-    tokenizer.parts.added_ids = frozenset()
     assert head_ids(tokenizer, 4).tolist() == [0, 1, 2, 26]
     assert head_ids(tokenizer, 4, ["zzzyyx"]).tolist() == [23, 24, 25, 26]
     assert head_ids(tokenizer, 6, ["zz", "zy"]).tolist() == [0, 1, 2, 24, 25, 26]

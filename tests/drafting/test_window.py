@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,16 +93,16 @@ def test_no_cache_is_ever_longer_than_the_window(
 @pytest.mark.parametrize("window", [8, 16, 64, 256])
 @pytest.mark.parametrize("prompt_length", [3, 100, 3000])
 def test_long_texts_cost_no_more_than_the_window(window: int, prompt_length: int) -> None:
-    """Beside what every draft costs, at most one more token is read for each one written where drafts are short, two
-    where they are a quarter of the window; of the prompt, half a window."""
+    """Beside what every draft costs, about one more token is read for each one written where drafts are short, two
+    where they are a quarter of the window or would be more; of the prompt, half a window."""
     prompt = [(7 * i + i // 5) % SIZE for i in range(prompt_length)]
-    for k in (1, window // 4):
+    for k in (1, window // 4, window // 2, 2 * window):
         draft = Watched()
         sequence, _ = complete(target(), prompt, ModelDrafter(draft, window), k, temperature=0, max_tokens=600)
         statistics = sequence.statistics
         fed_anyway = statistics.num_proposed + statistics.num_rounds  # drafts, and a token of the target's each round
         again = draft.num_fed - fed_anyway - min(prompt_length, window)
-        assert again <= (1.0 + 4 / window if k == 1 else 2.0) * statistics.num_emitted
+        assert again <= (1.0 + 4 / window if k == 1 else 2.1) * statistics.num_emitted
         assert max(len(spans[0].tokens) for spans in draft.passes) <= max(min(prompt_length, window), window // 2) + 1
         assert max(len(spans[0].tokens) for spans in draft.passes[1:]) <= (window + 1) // 2
 
@@ -230,15 +231,20 @@ def test_a_model_that_can_only_fall_back_to_a_snapshot() -> None:
         assert drafter.num_checked > 40
 
 
-def test_tokens_that_cannot_be_fed_leave_the_window_in_the_end() -> None:
+@pytest.mark.parametrize("k", [2, 9])
+def test_tokens_that_cannot_be_fed_leave_the_window_in_the_end(k: int) -> None:
     """Id 11 has no embedding in the draft model: nothing is drafted while it is in what would be read."""
     wide = ToyModel.by_position(np.eye(SIZE)[[1, 2, 11, *([3, 4, 5] * 30)]] * 30.0)
-    narrow = ToyModel.random(SIZE - 1, order=1, seed=3)
-    sequence, tokens = complete(wide, [7], ModelDrafter(narrow, 10), 2, temperature=0, max_tokens=60)
+    narrow = Watched()
+    narrow.capabilities = replace(narrow.capabilities, num_embeddings=SIZE - 1)
+    sequence, tokens = complete(wide, [7], ModelDrafter(narrow, 10), k, temperature=0, max_tokens=60)
     assert tokens[2] == 11
     assert sequence.statistics.num_proposed > 60
-    alone, _ = complete(wide, [7], ModelDrafter(narrow), 2, temperature=0, max_tokens=60)
-    assert alone.statistics.num_proposed <= 4
+    assert narrow.longest <= 10
+    # Once the token is behind it, the cache goes on.
+    assert sum(len(spans[0].tokens) == 5 for spans in narrow.passes) <= 30
+    alone, _ = complete(wide, [7], ModelDrafter(narrow), k, temperature=0, max_tokens=60)
+    assert alone.statistics.num_proposed <= 2 * k
 
 
 @given(st.lists(st.integers(0, 2), max_size=20), st.lists(st.integers(0, 2), max_size=20), st.integers(0, 20))

@@ -215,9 +215,10 @@ def test_who_falls_back_to_torch_is_told(files: dict[str, tuple[Path, str]], pai
     assert note.endswith("stored as Q5_1")
 
 
-def test_a_native_drafts_head_keeps_what_ends_a_text(pair: tuple[Path, Path]) -> None:
-    """The last five ids of the vocabulary are special; a draft of torch has the first ids alone."""
-    with load(pair[0], draft=pair[1], draft_vocabulary=100, runtime="native") as llm:
+@pytest.mark.parametrize("draft_runtime", ["native", "torch"])
+def test_a_drafts_cut_head_keeps_what_ends_a_text(pair: tuple[Path, Path], draft_runtime: str) -> None:
+    """The last five ids of the vocabulary are special."""
+    with load(pair[0], draft=pair[1], draft_vocabulary=100, runtime="native", draft_runtime=draft_runtime) as llm:
         model = llm.engine.drafter.model
         model.begin(7)
         kept = np.isfinite(model.forward([Span(7, 0, [5], 1)]).matrix[0])

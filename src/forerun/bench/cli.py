@@ -61,7 +61,7 @@ def bench_command(
     device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
     dtype: Annotated[str, _flag("--dtype", "auto, float32, bfloat16 or float16, for all models", MODELS)] = "auto",
     draft_vocabulary: Annotated[
-        int | None, _flag("--draft-vocabulary", "Let the draft model propose only the first N ids", MODELS, "N")
+        int | None, _flag("--draft-vocabulary", "Let the draft model propose only the N most used tokens", MODELS, "N")
     ] = None,
     draft_min_confidence: Annotated[
         float, _flag("--draft-min-confidence", "End a draft early below this confidence, 0 to 1", MODELS, "P")

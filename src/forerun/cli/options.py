@@ -47,13 +47,18 @@ class Loading(Group):
     ] = None
     draft_context: Annotated[
         int | None,
-        flag("--draft-ctx", "Tokens of context the draft model sees: 1 or more (default: its own)", DRAFTING, "N"),
+        flag(
+            "--draft-ctx",
+            "Latest tokens that the draft model sees: 1 or more (default: its context)",
+            DRAFTING,
+            "N",
+        ),
     ] = None
     draft_vocabulary: Annotated[
         int | None,
         flag(
             "--draft-vocabulary",
-            "Let the draft propose only N ids, the most used: cheaper; 1 or more",
+            "Let the draft model propose the N most used tokens only: 1 or more",
             DRAFTING,
             "N",
         ),

@@ -81,6 +81,7 @@ def plan(
     """
     from forerun.checks import whole
     from forerun.cli.render import console
+    from forerun.drafting.vocabulary import head_ids
     from forerun.models.progress import RichProgress
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
@@ -99,7 +100,8 @@ def plan(
         files = resolve(draft, mirror=mirror, progress=progress)
         verdicts[draft] = _verdict(tokenizer, load_tokenizer(files.path))
         if verdicts[draft] == SAME and draft != target:
-            settings = {**common, "num_head_rows": draft_vocabulary, "requantise": draft_requantise}
+            kept = None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary)
+            settings = {**common, "head_ids": kept, "requantise": draft_requantise}
             choices[draft] = choose(files.path, files.kind, draft_runtime, **settings)
     for choice in choices.values():
         choice.check()

@@ -120,7 +120,7 @@ class ModelDrafter:
         anew = length - (self.window + 1) // 2
         if anew <= start or not self._can_feed(sequence, anew):
             return 0, start
-        return min(shape, self.window // 4 + 1), anew
+        return shape, anew
 
     def _can_feed(self, sequence: SequenceView, place: int) -> bool:
         """Whether the draft model can be fed every committed token from `place` on."""

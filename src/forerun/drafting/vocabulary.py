@@ -47,10 +47,13 @@ def head_ids(tokenizer: Tokenizer, num: int, texts: Iterable[str] = ()) -> np.nd
     """`most_used` for a model's draft: every end of text, control and added token, and then what `texts` use most.
 
     `texts` are samples of what will be written, for example answers of the same service. A head cut to the first ids
-    would have none of the tokens that end a text, which are the last ones of many vocabularies.
+    would have none of the tokens that end a text, which are the last ones of many vocabularies. ParameterError unless
+    the vocabulary has `num` tokens.
     """
+    size = tokenizer.vocabulary_size
+    whole("draft_vocabulary", num, 1, size, f"a whole number of tokens, 1 to {size}")
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(tokenizer.encode(text, add_special=False, parse_special=False))
     always = {*tokenizer.eos_ids, *tokenizer.parts.control_ids, *tokenizer.parts.added_ids}
-    return most_used(num, tokenizer.vocabulary_size, counts=counts, always=always)
+    return most_used(num, size, counts=counts, always=always)

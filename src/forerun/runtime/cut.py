@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun.arrays import asarray_like, namespace
-from forerun.errors import ParameterError
 from forerun.runtime.base import Model, Rows
+from forerun.runtime.limits import check_head_ids
 from forerun.types import Array, Capabilities, CostCurve, Span
 
 
@@ -22,11 +22,8 @@ class CutHead:
 
     def __init__(self, model: Model, head_ids: Sequence[int] | np.ndarray) -> None:
         available = model.capabilities.vocabulary_size
-        ids = np.unique(np.asarray(head_ids, dtype=np.int64))
-        if not len(ids) or ids[0] < 0 or ids[-1] >= available:
-            raise ParameterError("head_ids", f"not some of the {available} ids of the output head")
-        self.model, self.head_ids = model, ids
-        self._kept = np.isin(np.arange(available), ids)
+        self.model, self.head_ids = model, check_head_ids(head_ids, available)
+        self._kept = np.isin(np.arange(available), self.head_ids)
         self._mask: Array | None = None  # the same, where the rows are
 
     @property

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from forerun.errors import ParameterError
 
 
@@ -18,3 +22,11 @@ def check_head_rows(num_rows: int | None, available: int) -> None:
     """Refuse a cut of the output head that is none."""
     if num_rows is not None and not 1 <= num_rows <= available:
         raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
+
+
+def check_head_ids(head_ids: Sequence[int] | np.ndarray, available: int) -> np.ndarray:
+    """Tokens that an output head is cut to: [n] int64, ascending, each once. Refused unless some of the head's."""
+    ids = np.unique(np.asarray(head_ids, dtype=np.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= available:
+        raise ParameterError("head_ids", f"not some of the {available} ids of the output head")
+    return ids

@@ -5,8 +5,8 @@ A runtime's package is imported when a model is checked or loaded with it, so a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,13 +49,6 @@ class Choice:
             raise MissingDependencyError(error.fact, self.reason or error.context, error.remedy) from error
         check_torch_model(self.path, kind=self.kind, **self.settings)
 
-    def with_head_of(self, ids: np.ndarray) -> Choice:
-        """The same model with its output head cut to `ids`, where the runtime can choose them (native), and to as many
-        of the first ids as it was elsewhere."""
-        if self.runtime != "native":
-            return self
-        return replace(self, settings={**self.settings, "num_head_rows": None, "head_ids": ids.tolist()})
-
     def load(self, progress: Progress | None = None) -> Model:
         """The model with its weights."""
         if self.runtime == "native":
@@ -76,7 +69,7 @@ def choose(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
 ) -> Choice:
     """The runtime for a model, with the settings it takes.
@@ -93,7 +86,7 @@ def choose(
     if runtime == "auto":
         is_torch = kind != "gguf" or dtype != "auto" or runs_on_accelerator(device)
         reason = "" if is_torch else _why_not_served(path)
-    of_both = {"context_length": context_length, "num_head_rows": num_head_rows}
+    of_both = {"context_length": context_length, "head_ids": head_ids}
     if not is_torch and not reason:
         return Choice(path, kind, "native", {**of_both, "requantise": requantise})
     if requantise:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forerun import _native
-from forerun.checks import token_ids
 from forerun.errors import FileFormatError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
-from forerun.runtime.limits import check_head_rows, chosen_context
+from forerun.runtime.limits import check_head_ids, check_head_rows, chosen_context
 from forerun.runtime.native.description import SERVED, Description, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.types import Capabilities
@@ -32,7 +31,7 @@ def check_native_model(
     *,
     context_length: int | None = None,
     num_head_rows: int | None = None,
-    head_ids: Sequence[int] | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
 ) -> None:
     """Raise what `load_native_model` would raise, without reading weights: file, family, tensors, limits."""
     with open_gguf(path) as file:
@@ -44,7 +43,7 @@ def load_native_model(
     *,
     context_length: int | None = None,
     num_head_rows: int | None = None,
-    head_ids: Sequence[int] | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
     progress: Progress | None = None,
 ) -> NativeModel:
@@ -84,14 +83,14 @@ class _Plan:
         file: GGUFFile,
         context_length: int | None,
         num_head_rows: int | None,
-        head_ids: Sequence[int] | None,
+        head_ids: Sequence[int] | np.ndarray | None,
     ) -> _Plan:
         """Check everything that can be checked without weights."""
         description = describe(file)
         model = description.model
         limit = chosen_context(model.context_length, context_length) or model.context_length
         check_head_rows(num_head_rows, model.num_embeddings)
-        ids = None if head_ids is None else _checked_ids(head_ids, model.num_embeddings)
+        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings)
         if ids is not None and num_head_rows is not None:
             raise ParameterError("head_ids", "given beside num_head_rows", "give one of the two")
         num_rows = len(ids) if ids is not None else num_head_rows or model.num_embeddings
@@ -139,11 +138,3 @@ class _Plan:
             self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, requantise)
         except ValueError as error:
             raise unsupported(self.file, f"tensor {stored_name}", str(error), SERVED) from error
-
-
-def _checked_ids(head_ids: Sequence[int], available: int) -> np.ndarray:
-    """Distinct ids in ascending order, [N] int64."""
-    ids = np.unique(np.asarray(token_ids("head_ids", head_ids), dtype=np.int64))
-    if not len(ids) or ids[-1] >= available:
-        raise ParameterError("head_ids", f"not some of the {available} ids of the output head")
-    return ids

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from forerun.errors import (
@@ -21,7 +22,7 @@ from forerun.errors import (
 )
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import FAMILIES, is_known
-from forerun.runtime.limits import check_head_rows, chosen_context
+from forerun.runtime.limits import check_head_ids, chosen_context
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
 from forerun.runtime.torch.linear import has_fast_bfloat16
@@ -44,15 +45,16 @@ def check_torch_model(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
 ) -> None:
     """Raise what `load_torch_model` would raise, without reading weights: device, dtype, file, architecture, layers,
-    context length, head rows."""
+    context length, head."""
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         source.check(strict)
         chosen_context(context_length_of(source.config), context_length)
-        check_head_rows(num_head_rows, source.config.get_text_config().vocab_size)
+        if head_ids is not None:
+            check_head_ids(head_ids, source.config.get_text_config().vocab_size)
 
 
 def load_torch_model(
@@ -63,20 +65,21 @@ def load_torch_model(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> TorchModel:
     """A model from a GGUF file (`kind` "gguf") or a transformers directory ("transformers").
 
     `device` "auto" is CUDA where there is one. `dtype` "auto" is the directory's own, or bfloat16 for a GGUF, unless
-    the device is slow at it. `num_head_rows` computes only the first N rows of the output head, for a cheap draft.
+    the device is slow at it. `head_ids` computes only these rows of the output head, for a cheap draft: the rest of a
+    row is minus infinity.
     """
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         shapes = source.check(strict)
         limit = chosen_context(context_length_of(source.config), context_length)
         model = source.read(progress).to(source.device)
-        settings: dict[str, Any] = {"strict": strict, "context_length": limit, "num_head_rows": num_head_rows}
+        settings: dict[str, Any] = {"strict": strict, "context_length": limit, "head_ids": head_ids}
         if shapes is None:
             return TorchModel.from_transformers(model, **settings | {"context_length": context_length})
         return TorchModel.assemble(model, shapes, **settings)
