@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kAhead = 4096;  // bytes between what is read and what is fetched: 2 to 8 KB measured alike
 
-// The rows of a chunk, as many at once as the registers hold.
+// The rows of a chunk, in as few passes as the registers allow and as even as possible.
 template <class Tile, int M, int First = 0>
 FORERUN_INLINE void multiply_tile(const uint8_t* tile, size_t num_groups, const uint8_t* x, float* out, size_t ahead) {
-  constexpr int N = M - First < kRowsAtOnce ? M - First : kRowsAtOnce;
+  constexpr int kPasses = (M - First + kRowsAtOnce - 1) / kRowsAtOnce, N = (M - First + kPasses - 1) / kPasses;
   Tile::template multiply<N>(tile, num_groups, Rows(x, M, First), out + 16 * First, ahead);
   if constexpr (First + N < M) multiply_tile<Tile, M, First + N>(tile, num_groups, x, out, ahead);
 }

@@ -6,53 +6,74 @@
 namespace forerun::FORERUN_ISA {
 namespace {
 
-// One block of up to 256 values as row `m` of a chunk's block of M rows.
-FORERUN_INLINE void quantise_block(const float* x, size_t num_groups, uint8_t* block, size_t M, size_t m) {
-  F32 poison = zero();  // NaN where x is none or infinite
-  float group_size[kGroupsOfBlock] = {}, block_size = 0.0f;
+// What the groups of a block have in common, and how each is scaled.
+struct BlockScale {
+  float scale;  // NaN where a value is none or infinite
+  bool is_zero;
+  alignas(64) float unit[kPanel];  // by group: codes are values * unit
+  alignas(64) int32_t lift[kPanel];
+};
+
+FORERUN_INLINE void scale_block(const float* x, size_t num_groups, BlockScale& to) {
+  F32 poison = zero();
+  alignas(64) float group_size[kPanel] = {};
+  float block_size = 0.0f;
   for (size_t g = 0; g < num_groups; ++g) {
-    const F32 a = load(x + 32 * g), b = load(x + 32 * g + 16);
-    poison = fma(b, zero(), fma(a, zero(), poison));
+    const F32 a = load(x + kGroup * g), b = load(x + kGroup * g + 16);
+    poison = poison + fma(a, zero(), b * zero());
     group_size[g] = largest(max(abs(a), abs(b)));
     block_size = group_size[g] > block_size ? group_size[g] : block_size;
   }
   const float visible = sum(poison);
-  const bool is_zero = !(block_size >= 0x1p-100f) || visible != 0.0f;
-  float* scale = (float*)(block + kScaleAt * M) + m;
+  to.is_zero = !(block_size >= 0x1p-100f) || visible != 0.0f;
+  const float steps = to.is_zero ? 0.0f : 16256.0f / block_size;  // 127 * 2^7
+  to.scale = (to.is_zero ? 0.0f : block_size / 16256.0f) + visible;
+  const F32 in_steps = load(group_size) * broadcast(steps);
+  F32 unit = broadcast(steps), lift = zero();
+  float limit = 127.5f;
+  FORERUN_UNROLL
+  for (int i = 0; i < 7; ++i, limit *= 2.0f) {
+    const F32 over = zero_where_below(broadcast(1.0f), in_steps, broadcast(limit));
+    lift = lift + over;
+    unit = unit * fnma(over, broadcast(0.5f), broadcast(1.0f));
+  }
+  store(to.unit, unit);
+  store_i32(to.lift, round_to_i32(lift));
+}
+
+// One block of up to 256 values as row `m` of a chunk's block of M rows.
+FORERUN_INLINE void quantise_block(const float* x, size_t num_groups, uint8_t* block, size_t M, size_t m) {
+  BlockScale by;
+  scale_block(x, num_groups, by);
+  ((float*)(block + kScaleAt * M))[m] = by.scale;
   int16_t* pair_sums = (int16_t*)(block + kPairSumsAt * M) + kGroupsOfBlock * m;
   int32_t* lifts = (int32_t*)(block + kLiftsAt * M) + m;
   int32_t* starts = (int32_t*)(block + kStartsAt * M) + m;
   int32_t* half_starts = (int32_t*)(block + kHalfStartsAt * M) + m;
   float* lifted_sums = (float*)(block + kLiftedSumsAt * M) + m;
-  const float steps = is_zero ? 0.0f : 16256.0f / block_size;  // 127 * 2^7
-  *scale = (is_zero ? 0.0f : block_size / 16256.0f) + visible;
-  for (size_t g = 0; g < kGroupsOfBlock; ++g) {
-    if (g >= num_groups) {
-      pair_sums[g] = 0;
-      continue;
-    }
-    int8_t* codes = (int8_t*)block + 32 * (g * M + m);
-    int32_t lift = 0, low[4] = {};
-    float unit = steps;
-    if (!is_zero) {
-      for (; lift < 7 && group_size[g] * unit >= 127.5f; ++lift) unit *= 0.5f;
-      for (int half = 0; half < 2; ++half) {
-        const I32 rounded = round_to_i32(load(x + 32 * g + 16 * half) * broadcast(unit));
-        store_i8(codes + 16 * half, rounded);
-        pair_totals(rounded, low + 2 * half);
-      }
-    } else {
+  for (size_t g = 0; g < num_groups; ++g) {
+    int8_t* codes = (int8_t*)block + kGroup * (g * M + m);
+    int32_t sums[4] = {};
+    if (by.is_zero) {
       store_i8(codes, broadcast_i32(0));
       store_i8(codes + 16, broadcast_i32(0));
+    } else {
+      const I32 a = round_to_i32(load(x + kGroup * g) * broadcast(by.unit[g]));
+      const I32 b = round_to_i32(load(x + kGroup * g + 16) * broadcast(by.unit[g]));
+      store_i8(codes, a);
+      store_i8(codes + 16, b);
+      pair_totals(a, b, sums);
     }
-    const int32_t lifted = int32_t(uint32_t(low[0] + low[1] + low[2] + low[3]) << lift);
+    const int32_t low = sums[0] + sums[2], high = sums[1] + sums[3];
+    const int32_t lifted = int32_t(uint32_t(low + high) << by.lift[g]);
     pair_sums[g] = int16_t((lifted + 8) >> 4);
-    lifts[g * M] = lift;
-    starts[g * M] = start_word(-low[0] - low[2], -low[1] - low[3]);
-    half_starts[2 * g * M] = start_word(-low[0], -low[1]);
-    half_starts[(2 * g + 1) * M] = start_word(-low[2], -low[3]);
+    lifts[g * M] = by.lift[g];
+    starts[g * M] = start_word(-low, -high);
+    half_starts[2 * g * M] = start_word(-sums[0], -sums[1]);
+    half_starts[(2 * g + 1) * M] = start_word(-sums[2], -sums[3]);
     lifted_sums[g * M] = float(lifted);
   }
+  for (size_t g = num_groups; g < kGroupsOfBlock; ++g) pair_sums[g] = 0;
 }
 
 void quantise_rows(const float* x, size_t stride, const RowsView& to, size_t row, size_t num_rows) {

@@ -7,7 +7,7 @@
 namespace forerun::FORERUN_ISA {
 namespace {
 
-constexpr int kRowsAtOnce = 4;
+constexpr int kRowsAtOnce = 6;
 constexpr int kFloatRowsAtOnce = 2;
 
 // Adds where it is written: gcc would otherwise reorder a chain of integer sums, compute all products first, and run out
@@ -110,11 +110,9 @@ FORERUN_INLINE void store_i8(int8_t* p, I32 x) {
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128((__m128i*)p, _mm_shuffle_epi32(bytes, 0xD8));
 }
-FORERUN_INLINE void pair_totals(I32 x, int32_t* to) {
-  const __m256i s = _mm256_add_epi32(x.a, x.b);
-  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-  q = _mm_hadd_epi32(q, q);
-  _mm_storel_epi64((__m128i*)to, q);
+FORERUN_INLINE void pair_totals(I32 x, I32 y, int32_t* to) {
+  const __m256i pairs = _mm256_hadd_epi32(_mm256_add_epi32(x.a, x.b), _mm256_add_epi32(y.a, y.b));
+  _mm_storeu_si128((__m128i*)to, _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 #undef FORERUN_PIN

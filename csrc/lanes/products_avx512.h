@@ -80,11 +80,11 @@ FORERUN_INLINE I32 shift_left_each(I32 x, const int32_t* count) {
 }
 
 FORERUN_INLINE void store_i8(int8_t* p, I32 x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(x.v)); }
-FORERUN_INLINE void pair_totals(I32 x, int32_t* to) {
-  const __m256i s = _mm256_add_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1));
-  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-  q = _mm_hadd_epi32(q, q);
-  _mm_storel_epi64((__m128i*)to, q);
+FORERUN_INLINE void pair_totals(I32 x, I32 y, int32_t* to) {
+  const __m256i a = _mm256_add_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1));
+  const __m256i b = _mm256_add_epi32(_mm512_castsi512_si256(y.v), _mm512_extracti64x4_epi64(y.v, 1));
+  const __m256i pairs = _mm256_hadd_epi32(a, b);
+  _mm_storeu_si128((__m128i*)to, _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 }  // namespace

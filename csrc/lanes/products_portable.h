@@ -112,10 +112,11 @@ FORERUN_INLINE I32 shift_left_each(I32 a, const int32_t* count) { return shift_l
 
 // Lanes in -128 .. 127 as bytes.
 FORERUN_INLINE void store_i8(int8_t* p, I32 a) { FORERUN_EACH p[i] = int8_t(a.v[i]); }
-// to[0] = the sum of lanes 0, 1, 4, 5, 8, 9, 12, 13; to[1] = that of the others.
-FORERUN_INLINE void pair_totals(I32 a, int32_t* to) {
-  to[0] = to[1] = 0;
+// to[0] = the sum of a's lanes 0, 1, 4, 5, 8, 9, 12, 13; to[1] = that of a's others; to[2] and to[3] likewise of b.
+FORERUN_INLINE void pair_totals(I32 a, I32 b, int32_t* to) {
+  to[0] = to[1] = to[2] = to[3] = 0;
   FORERUN_EACH to[i >> 1 & 1] += a.v[i];
+  FORERUN_EACH to[2 + (i >> 1 & 1)] += b.v[i];
 }
 
 #undef FORERUN_EACH

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -106,6 +107,35 @@ std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, con
   return results;
 }
 
+using Flat = nb::ndarray<nb::numpy, float, nb::ndim<1>>;
+
+// One of the small kernels (kernels/layers.h), for tests of the lanes they are written in.
+Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, const std::optional<std::string>& isa) {
+  const Kernels& chosen = kernels_of(isa);
+  const size_t size = x.shape(0);
+  if (y.shape(0) != size) throw std::invalid_argument("x and y differ in size");
+  float* data = new float[size]();
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  if (name == "silu_multiply") {
+    chosen.silu_multiply(x.data(), y.data(), size, data);
+  } else if (name == "rms_norm") {
+    chosen.rms_norm(x.data(), y.data(), 1e-6f, size, data);
+  } else if (name == "add") {
+    std::copy(x.data(), x.data() + size, data);
+    chosen.add(y.data(), size, data);
+  } else if (name == "rotate") {  // y: cos, then sin
+    std::copy(x.data(), x.data() + size, data);
+    chosen.rotate(data, y.data(), y.data() + size / 2, size / 2);
+  } else if (name == "to_half") {  // the halves' bits, as numbers
+    std::vector<uint16_t> halves(size);
+    chosen.to_half(x.data(), size, halves.data());
+    std::copy(halves.begin(), halves.end(), data);
+  } else {
+    throw std::invalid_argument("'" + name + "' is no layer");
+  }
+  return Flat(data, {size}, owner);
+}
+
 const char* name_of(Layout layout) {
   static const char* const names[] = {"F32", "F16", "BF16", "Q4_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q8_0"};
   return names[size_t(layout)];
@@ -143,6 +173,8 @@ void bind_matrix(nb::module_& module) {
              "epilogue"_a = "store", "start"_a = std::vector<Floats>(), "isa"_a = nb::none(), "threads"_a = nb::none(),
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
              "silu_multiply (of exactly two).");
+  module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
+             "silu_multiply, rms_norm, add, rotate (y: cos, then sin) or to_half (bits as numbers) of float32 vectors.");
   module.def(
       "decode",
       [](const std::string& name, const Bytes& data, size_t num_inputs) {

@@ -1,6 +1,7 @@
 #include "weights/matrix.h"
 
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 
 #include "core/half.h"
@@ -68,18 +69,43 @@ MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
   return MatrixView{layout, num_outputs, num_inputs, panel_bytes(layout, num_inputs), nullptr};
 }
 
+// Room for weights, zeroed: large matrices have their own, small ones share a block, which lives as long as any of them.
+constexpr size_t kSharedBytes = size_t(32) << 20;
+
+std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
+  static std::mutex lock;
+  static std::weak_ptr<Block> shared;
+  static size_t used = 0;
+  if (num_bytes >= kSharedBytes / 2) {
+    auto own = std::make_shared<Block>(num_bytes);
+    data = own->data();
+    return own;
+  }
+  std::lock_guard<std::mutex> guard(lock);
+  std::shared_ptr<Block> block = shared.lock();
+  if (!block || used + num_bytes > block->size()) {
+    block = std::make_shared<Block>(kSharedBytes);
+    shared = block;
+    used = 0;
+  }
+  data = block->data() + used;
+  used += num_bytes;  // panels are whole cache lines
+  return block;
+}
+
 // A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
 template <class Body>
-void fill(Block& block, MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order, Pool& pool,
+void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order, Pool& pool,
           const Body& body) {
   const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
-  block = Block(num_panels * view.panel_bytes);
-  view.data = block.data();
+  uint8_t* room = nullptr;
+  block = find_room(num_panels * view.panel_bytes, room);
+  view.data = room;
   pool.run(int64_t(num_panels), [&](int64_t panel) {
     std::vector<const uint8_t*> rows;
     for (size_t i = size_t(panel) * kPanel; i < view.num_outputs && rows.size() < kPanel; ++i)
       rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
-    body(rows, block.data() + size_t(panel) * view.panel_bytes);
+    body(rows, room + size_t(panel) * view.panel_bytes);
   });
 }
 
@@ -116,6 +142,8 @@ Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs
        });
   return matrix;
 }
+
+size_t Matrix::num_bytes() const { return (view_.num_outputs + kPanel - 1) / kPanel * view_.panel_bytes; }
 
 void Matrix::row(size_t output, float* to) const {
   const Layout layout = view_.layout;

@@ -1,6 +1,7 @@
 // A weight matrix, repacked once at load, and products with it.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/memory.h"
@@ -27,12 +28,12 @@ class Matrix {
   const MatrixView& view() const { return view_; }
   size_t num_outputs() const { return view_.num_outputs; }
   size_t num_inputs() const { return view_.num_inputs; }
-  size_t num_bytes() const { return block_.size(); }
+  size_t num_bytes() const;
   // One output's weights as float32 [num_inputs]: embeddings are looked up so.
   void row(size_t output, float* to) const;
 
  private:
-  Block block_;
+  std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
   MatrixView view_{};
 };
 

@@ -9,36 +9,48 @@ namespace forerun {
 
 namespace {
 
-constexpr size_t kMaxBatch = 8;                      // panels that take turns
-constexpr size_t kPieceBytes = size_t(128) << 10;    // of weights: some microseconds of reading
-constexpr size_t kPrefillBytes = size_t(128) << 10;  // of weights that stay in the second cache while chunks go by
-constexpr size_t kNearBytes = size_t(20) << 10;      // of activations that stay in the first cache
+constexpr size_t kMaxBatch = 8;                    // panels that take turns with a chunk of rows
+constexpr size_t kMostBytes = size_t(1) << 20;     // of weights in one piece of a thread's work
+constexpr size_t kLeastBytes = size_t(24) << 10;   // a microsecond of reading
+constexpr size_t kBatchBytes = size_t(192) << 10;  // of weights that stay in the second cache while chunks go by
+constexpr size_t kWorthSharing = 8192;             // values that several threads quantise sooner than one
 
 size_t num_outputs(const Product& p) { return p.num_outputs ? p.num_outputs : p.matrix->num_outputs(); }
 size_t num_panels(const Product& p) { return (num_outputs(p) + kPanel - 1) / kPanel; }
 
 size_t clamp(size_t value, size_t low, size_t high) { return value < low ? low : value > high ? high : value; }
 
-// How one matrix's panels are cut: pieces for the threads, and in them batches that one call multiplies.
-struct Cut {
-  size_t batch;
-  size_t piece;  // panels
-  size_t num_pieces;
+// What one thread takes at a time: panels [first, first + count) of a product.
+struct Piece {
+  size_t product;
+  size_t first;
+  size_t count;
 };
 
-Cut cut(const Product& product, const RowsView& x) {
-  const MatrixView& matrix = product.matrix->view();
-  const size_t bytes = matrix.panel_bytes, panels = num_panels(product), chunks = num_chunks(x.num_rows);
-  Cut c;
-  if (chunks > 1)
-    c.batch = clamp(kPrefillBytes / bytes, 1, kMaxBatch);
-  else
-    c.batch = x.chunk_bytes > kNearBytes && needs_quantised(matrix.layout) ? 4 : 1;
-  c.piece = chunks > 2 ? c.batch : clamp(kPieceBytes / bytes, 1, 64);
-  c.piece = std::min((c.piece + c.batch - 1) / c.batch * c.batch, panels);
-  c.batch = std::min(c.batch, c.piece);
-  c.num_pieces = (panels + c.piece - 1) / c.piece;
-  return c;
+// Panels that one call multiplies. One chunk of rows reads panel after panel, in one stream; for more chunks, some panels
+// wait in the second cache, so that chunks are read less often.
+size_t batch_of(const Matrix& matrix, const RowsView& x) {
+  return num_chunks(x.num_rows) > 2 ? clamp(kBatchBytes / matrix.view().panel_bytes, 1, kMaxBatch) : 1;
+}
+
+// Long pieces first, for long streams, and shorter ones towards the end, where a thread that was held up is waited for.
+std::vector<Piece> cut(const std::vector<Product>& products, size_t num_products, const RowsView& x, int num_threads) {
+  size_t left = 0;
+  for (size_t i = 0; i < num_products; ++i) left += num_panels(products[i]) * products[i].matrix->view().panel_bytes;
+  std::vector<Piece> pieces;
+  pieces.reserve(64);
+  for (size_t i = 0; i < num_products; ++i) {
+    const size_t bytes = products[i].matrix->view().panel_bytes, panels = num_panels(products[i]);
+    const size_t most = num_chunks(x.num_rows) > 2 ? batch_of(*products[i].matrix, x) * bytes : kMostBytes;
+    for (size_t first = 0; first < panels;) {
+      const size_t wanted = clamp(left / size_t(2 * num_threads), std::min(kLeastBytes, most), most);
+      const size_t count = clamp(wanted / bytes, 1, panels - first);
+      pieces.push_back({i, first, count});
+      first += count;
+      left -= count * bytes;
+    }
+  }
+  return pieces;
 }
 
 // A batch's products, [panels][M rows][16]: biases are added where there are any.
@@ -95,11 +107,13 @@ void Activations::set(const float* values, size_t stride, size_t num_rows, size_
   if (chunks * view_.chunk_bytes > block_.size())
     throw std::invalid_argument("activations of " + std::to_string(num_inputs) + " values a row: there is no room");
   view_.quantised = block_.data();
-  if (num_rows * num_inputs < 16384) {
+  if (num_rows * num_inputs < kWorthSharing) {
     kernels.quantise_rows(values, stride, view_, 0, num_rows);
-  } else {
-    pool.run(int64_t(num_rows), [&](int64_t row) {
-      kernels.quantise_rows(values + size_t(row) * stride, stride, view_, size_t(row), 1);
+  } else {  // rows by rows, or many at a time
+    const size_t step = num_rows > 64 ? kChunk : 1;
+    pool.run(int64_t((num_rows + step - 1) / step), [&](int64_t piece) {
+      const size_t row = size_t(piece) * step;
+      kernels.quantise_rows(values + row * stride, stride, view_, row, std::min(step, num_rows - row));
     });
   }
 }
@@ -109,22 +123,14 @@ void multiply(const std::vector<Product>& products, const Activations& activatio
   const RowsView& x = activations.view();
   check(products, x, epilogue);
   const bool paired = epilogue == Epilogue::kSiluMultiply;
-  std::vector<Cut> cuts;
-  int64_t num_pieces = 0;
-  for (const Product& p : products) {
-    cuts.push_back(cut(p, x));
-    num_pieces += int64_t(cuts.back().num_pieces);
-    if (paired) break;  // the second is cut as the first
-  }
-  pool.run(num_pieces, [&](int64_t piece_of_all) {
+  const std::vector<Piece> pieces = cut(products, paired ? 1 : products.size(), x, pool.num_threads());
+  pool.run(int64_t(pieces.size()), [&](int64_t index) {
     alignas(64) float results[2][kMaxBatch * kChunk * kPanel];
-    size_t piece = size_t(piece_of_all), which = 0;
-    while (piece >= cuts[which].num_pieces) piece -= cuts[which++].num_pieces;
-    const Cut& c = cuts[which];
-    const Product& product = products[which];
-    const size_t end = std::min(piece * c.piece + c.piece, num_panels(product));
-    for (size_t first = piece * c.piece; first < end; first += c.batch) {
-      const size_t count = std::min(c.batch, end - first);
+    const Piece& piece = pieces[size_t(index)];
+    const Product& product = products[piece.product];
+    const size_t batch = batch_of(*product.matrix, x), end = piece.first + piece.count;
+    for (size_t first = piece.first; first < end; first += batch) {
+      const size_t count = std::min(batch, end - first);
       for (size_t chunk = 0; chunk < num_chunks(x.num_rows); ++chunk) {
         const size_t row = chunk_start(x.num_rows, chunk), M = chunk_start(x.num_rows, chunk + 1) - row;
         kernels.multiply_panels(product.matrix->view(), first, count, x, chunk, results[0]);
