@@ -192,16 +192,11 @@ def _measure(
     weights = {"target": _bytes_per_pass(llm.engine.target, target_files, None)}
     if draft is not None and draft_files is not None:
         weights["draft"] = _bytes_per_pass(draft, draft_files, settings.draft_vocabulary)
-    dtype = getattr(llm.engine.target, "dtype", None)
-    if dtype is None and settings.peers:  # a native target: peers get what their device computes fast
-        from forerun.runtime.torch.load import choose_device, choose_dtype
-
-        dtype = choose_dtype("auto", None, choose_device("cpu"))
     peers, not_run = load_peers(
         settings.peers,
         (target_files.path, target_files.kind),
         None if draft_files is None else (draft_files.path, draft_files.kind),
-        dtype,
+        getattr(llm.engine.target, "dtype", None),
         llm.engine.target.capabilities.device,
         settings.temperature,
     )
