@@ -190,10 +190,15 @@ def _variant(name: str, model: Any, assistant: Any, temperature: float) -> Trans
 
 
 def load_plain(path: Path, kind: str, dtype: Any, device: str) -> Any:
-    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype`."""
+    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype` (None, from a
+    native target: what the CPU computes fast)."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
+    if dtype is None:
+        from forerun.runtime.torch.load import choose_device, choose_dtype
+
+        dtype = choose_dtype("auto", None, choose_device("cpu"))
     if device == "cpu":
         require_memory(bytes_per_pass(path, kind, int(getattr(dtype, "itemsize", 4))) or 0)
     logging.set_verbosity_error()
