@@ -1,0 +1,80 @@
+// A decoder-only transformer of the llama kind, run over ragged spans of many sequences.
+//
+// What differs from family to family is data (Description), never code paths named after a family. A row's numbers do
+// not depend, bit for bit, on how many rows, sequences or threads share the pass, or on how its prompt was cut into
+// passes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/pool.h"
+#include "weights/matrix.h"
+
+namespace forerun {
+
+struct Description {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_size = 0;
+  int64_t num_embeddings = 0;  // ids that can be fed
+  int64_t vocabulary_size = 0;  // rows of the output head (fewer where a draft's head was cut)
+  int64_t context_length = 0;
+  float epsilon = 1e-6f;             // of every RMS norm
+  float attention_scale = 0.0f;      // what q . k is multiplied by: 1 / sqrt(head_size)
+  float rope_scale = 1.0f;           // what rotated queries and keys are multiplied by (YaRN's mscale)
+  std::vector<double> rope_frequencies;  // [head_size / 2] radians a position, after scaling
+};
+
+// One span: `num_tokens` new tokens of a sequence, cached length `start`; logits for the last `num_rows`. `parents` is
+// nullptr for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1: the committed text.
+struct SpanOf {
+  int64_t sequence_id;
+  int64_t start;
+  const int32_t* tokens;
+  int64_t num_tokens;
+  int64_t num_rows;
+  const int32_t* parents;  // nullptr or [num_tokens]
+};
+
+class Decoder {
+ public:
+  explicit Decoder(const Description& description);
+  ~Decoder();
+
+  // Weights by name: "embedding", "head", "layers.N.{q,k,v,o,gate,up,down}". A missing "head" means tied embeddings.
+  void set_matrix(const std::string& name, Matrix matrix);
+  // Vectors by name: "norm", "layers.N.{attention_norm,ffn_norm}" and, where the model has them,
+  // "layers.N.{q,k,v,o,gate,up,down}_bias" and "layers.N.{q,k}_norm" [head_size].
+  void set_vector(const std::string& name, std::vector<float> values);
+  // Checks that everything is there and of the right shape (std::invalid_argument names what is not).
+  void finish();
+
+  void begin(int64_t sequence_id);
+  void free(int64_t sequence_id);
+  int64_t length(int64_t sequence_id) const;
+  // The first `length` tokens, then the tokens path[i] of the last span (a tree's accepted path, root first): the first
+  // of them must follow the last of the `length` tokens. After a tree, nothing can be fed before a path is kept.
+  void keep(int64_t sequence_id, int64_t length, const std::vector<int64_t>& path);
+  // Pages that are full are shared, the last one is copied when it is written to.
+  void fork(int64_t source, int64_t target, int64_t length);
+
+  // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of
+  // it succeeded. Throws std::invalid_argument for spans that break the protocol.
+  void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
+
+  int64_t vocabulary_size() const;
+  int64_t weight_bytes() const;  // of repacked weights: what one row of a pass reads, embeddings aside
+  int64_t cache_bytes() const;   // of all pages in use
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace forerun

@@ -1,0 +1,47 @@
+// Sixteen virtual lanes: the vocabulary in which every kernel is written once.
+//
+// Each instruction set gives the same types and functions, in its own namespace (FORERUN_ISA), with the same results
+// bit for bit: every operation is exact (integers) or correctly rounded (IEEE 754 +, -, *, /, sqrt, fma), nothing is
+// contracted behind our backs (-ffp-contract=off), and where lanes meet, they meet in one fixed order. A kernel that
+// uses only these functions therefore computes the same numbers on every machine.
+//
+// A kernel's translation unit is compiled once per instruction set. Everything in it must have internal linkage or
+// live in FORERUN_ISA: a standard library template that the linker merges could carry AVX-512 code to a machine without.
+//
+// Types       F32 (16 float), I32 (16 int32), Bytes (64 int8 or uint8, lane i owning bytes 4i .. 4i + 3)
+// Memory      load, store, load_i32, store_i32, load_bytes, load_half, store_half, load_bf16, store_bf16; unaligned
+// Arithmetic  + - * / (F32), + - (I32), fma(a, b, c) = a * b + c, fnma(a, b, c) = c - a * b, sqrt, min, max
+// Integers    shift_left(I32, count), multiply_low(I32, I32), dot(acc, Bytes unsigned, Bytes signed)
+// Products    of weights' codes with activations (products_*.h): Sums and its functions for codes below 64, Codes8 for
+//             codes of 8 bits, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, |
+// Conversion  to_f32(I32), round_to_i32(F32) to nearest even
+// Across      sum(F32), largest(F32), smallest(F32): a fixed tree, halves added to halves; pair_totals(I32)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2)
+#define FORERUN_INLINE_MEMBER inline __attribute__((always_inline))
+#else  // the compiler's choice: lanes are loops here
+#define FORERUN_INLINE_MEMBER inline
+#endif
+#define FORERUN_INLINE static FORERUN_INLINE_MEMBER
+#if defined(__clang__)
+#define FORERUN_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FORERUN_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+#if defined(FORERUN_LANES_AVX512)
+#include "lanes/avx512.h"
+#include "lanes/products_avx512.h"
+#elif defined(FORERUN_LANES_AVX2)
+#include "lanes/avx2.h"
+#include "lanes/products_avx2.h"
+#else
+#include "lanes/portable.h"
+#include "lanes/products_portable.h"
+#endif
+
+#include "lanes/math.h"

@@ -1,0 +1,33 @@
+// Functions built from lanes: the same bits wherever the lanes are the same.
+#pragma once
+
+namespace forerun::FORERUN_ISA {
+namespace {
+
+// e^x for x <= 88, to about 1 ulp; below -87.3 the result is 0 (never a subnormal). NaN gives an unspecified value.
+// Cody and Waite's reduction x = n ln 2 + r, |r| <= ln 2 / 2, then e^r by its Taylor series of degree 7
+// (remainder below 2^-26), then n into the exponent.
+FORERUN_INLINE F32 exp(F32 x) {
+  F32 lowest = broadcast(-87.33654f);
+  F32 clamped = max(min(x, broadcast(88.0f)), lowest);
+  I32 n = round_to_i32(clamped * broadcast(1.44269504f));
+  F32 k = to_f32(n);
+  F32 r = fnma(k, broadcast(0.693145751953125f), clamped);
+  r = fnma(k, broadcast(1.42860677e-6f), r);
+  F32 p = broadcast(1.98412698e-4f);
+  p = fma(p, r, broadcast(1.38888889e-3f));
+  p = fma(p, r, broadcast(8.33333333e-3f));
+  p = fma(p, r, broadcast(4.16666667e-2f));
+  p = fma(p, r, broadcast(1.66666667e-1f));
+  p = fma(p, r, broadcast(0.5f));
+  p = fma(p, r, broadcast(1.0f));
+  p = fma(p, r, broadcast(1.0f));
+  F32 scaled = p * from_bits(shift_left(n + broadcast_i32(127), 23));
+  return zero_where_below(scaled, x, lowest);
+}
+
+// x / (1 + e^-x)
+FORERUN_INLINE F32 silu(F32 x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
+
+}  // namespace
+}  // namespace forerun::FORERUN_ISA

@@ -1,0 +1,177 @@
+#include "weights/matrix.h"
+
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+#include "core/half.h"
+#include "weights/codes.h"
+
+namespace forerun {
+
+namespace {
+
+size_t panel_bytes(Layout layout, size_t num_inputs) {
+  size_t bytes = 0;
+  if (!needs_quantised(layout)) {
+    bytes = num_inputs * kPanel * (layout == Layout::kFloat32 ? 4 : 2);
+  } else {
+    const size_t num_groups = num_inputs / kGroup, rest = num_groups % kGroupsOfBlock;
+    bytes = num_groups / kGroupsOfBlock * tile_bytes(layout, kGroupsOfBlock) + (rest ? tile_bytes(layout, rest) : 0);
+  }
+  return (bytes + 63) / 64 * 64;
+}
+
+// Float weights of a row to one lane of a panel, [num_inputs][16].
+template <class T>
+void write_lane(const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel) {
+  for (size_t k = 0; k < num_inputs; ++k)
+    std::memcpy(panel + (kPanel * k + lane) * sizeof(T), row + k * sizeof(T), sizeof(T));
+}
+
+// One stored row to a lane of a panel, tile after tile.
+void pack_row(Stored stored, const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel) {
+  if (stored == Stored::kF32) return write_lane<uint32_t>(row, num_inputs, lane, panel);
+  if (stored == Stored::kF16 || stored == Stored::kBF16) return write_lane<uint16_t>(row, num_inputs, lane, panel);
+  const Layout layout = layout_of(stored);
+  Codes codes;
+  for (size_t left = num_inputs / kGroup; left > 0;) {
+    const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
+    read_stored(layout, row, count, codes);
+    write_tile(layout, codes, count, lane, panel);
+    row += stored_bytes(layout, count);
+    panel += tile_bytes(layout, count);
+    left -= count;
+  }
+}
+
+// The rows of a panel, rounded anew.
+void requantise_panel(Stored stored, const std::vector<const uint8_t*>& rows, size_t num_inputs, uint8_t* panel) {
+  std::vector<float> row(num_inputs), lanes(num_inputs * kPanel);  // [num_inputs][16]
+  for (size_t lane = 0; lane < rows.size(); ++lane) {
+    decode_row(stored, rows[lane], num_inputs, row.data());
+    for (size_t k = 0; k < num_inputs; ++k) lanes[kPanel * k + lane] = row[k];
+  }
+  float* weights = lanes.data();
+  for (size_t left = num_inputs / kGroup; left > 0;) {
+    const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
+    requantise_block(weights, count, rows.size(), panel);
+    weights += count * kGroup * kPanel;
+    panel += tile_bytes(Layout::kQ4K, count);
+    left -= count;
+  }
+}
+
+MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
+  if (num_outputs == 0 || num_inputs == 0)
+    throw std::invalid_argument("a matrix of " + std::to_string(num_outputs) + " x " + std::to_string(num_inputs) +
+                                " weights is empty");
+  return MatrixView{layout, num_outputs, num_inputs, panel_bytes(layout, num_inputs), nullptr};
+}
+
+// Room for weights, zeroed: large matrices have their own, small ones share a block, which lives as long as any of them.
+constexpr size_t kSharedBytes = size_t(32) << 20;
+
+std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
+  static std::mutex lock;
+  static std::weak_ptr<Block> shared;
+  static size_t used = 0;
+  if (num_bytes >= kSharedBytes / 2) {
+    auto own = std::make_shared<Block>(num_bytes);
+    data = own->data();
+    return own;
+  }
+  std::lock_guard<std::mutex> guard(lock);
+  std::shared_ptr<Block> block = shared.lock();
+  if (!block || used + num_bytes > block->size()) {
+    block = std::make_shared<Block>(kSharedBytes);
+    shared = block;
+    used = 0;
+  }
+  data = block->data() + used;
+  used += num_bytes;  // panels are whole cache lines
+  return block;
+}
+
+// A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
+template <class Body>
+void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order, Pool& pool,
+          const Body& body) {
+  const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
+  uint8_t* room = nullptr;
+  block = find_room(num_panels * view.panel_bytes, room);
+  view.data = room;
+  pool.run(int64_t(num_panels), [&](int64_t panel) {
+    std::vector<const uint8_t*> rows;
+    for (size_t i = size_t(panel) * kPanel; i < view.num_outputs && rows.size() < kPanel; ++i)
+      rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
+    body(rows, room + size_t(panel) * view.panel_bytes);
+  });
+}
+
+}  // namespace
+
+bool needs_quantised(Layout layout) {
+  return layout != Layout::kFloat32 && layout != Layout::kFloat16 && layout != Layout::kBFloat16;
+}
+
+Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs, const uint32_t* order,
+                    Pool& pool) {
+  const size_t row_bytes = stored_row_bytes(stored, num_inputs);
+  Matrix matrix;
+  matrix.view_ = view_of(layout_of(stored), num_outputs, num_inputs);
+  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
+         for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored, rows[lane], num_inputs, lane, panel);
+       });
+  return matrix;
+}
+
+Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
+                          const uint32_t* order, Pool& pool) {
+  if (stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K)
+    return pack(stored, data, num_outputs, num_inputs, order, pool);
+  const size_t row_bytes = stored_row_bytes(stored, num_inputs);
+  if (num_inputs % kGroup != 0)
+    throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
+  Matrix matrix;
+  matrix.view_ = view_of(Layout::kQ4K, num_outputs, num_inputs);
+  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
+         requantise_panel(stored, rows, num_inputs, panel);
+       });
+  return matrix;
+}
+
+size_t Matrix::num_bytes() const { return (view_.num_outputs + kPanel - 1) / kPanel * view_.panel_bytes; }
+
+void Matrix::row(size_t output, float* to) const {
+  const Layout layout = view_.layout;
+  const uint8_t* panel = view_.data + output / kPanel * view_.panel_bytes;
+  const size_t lane = output % kPanel;
+  if (!needs_quantised(layout)) {
+    const size_t size = layout == Layout::kFloat32 ? 4 : 2;
+    for (size_t k = 0; k < view_.num_inputs; ++k) {
+      const uint8_t* p = panel + (kPanel * k + lane) * size;
+      if (layout == Layout::kFloat32) {
+        std::memcpy(to + k, p, 4);
+      } else {
+        uint16_t half;
+        std::memcpy(&half, p, 2);
+        to[k] = layout == Layout::kFloat16 ? half_to_float(half) : bf16_to_float(half);
+      }
+    }
+    return;
+  }
+  Codes codes;
+  for (size_t left = view_.num_inputs / kGroup; left > 0;) {
+    const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
+    read_tile(layout, panel, count, lane, codes);
+    decode(layout, codes, count, to);
+    panel += tile_bytes(layout, count);
+    to += count * kGroup;
+    left -= count;
+  }
+}
+
+}  // namespace forerun

@@ -1,0 +1,95 @@
+// What the matrix kernels see: repacked weights, and rows of activations quantised for them.
+//
+// Weights. Outputs come in panels of 16, one per lane. A panel holds its inputs block after block, each block's scales
+// first (so that they are there when its codes arrive), in one forward stream. A matrix whose number of outputs is no
+// multiple of 16 is filled up with zeros. pack.cpp and row.cpp write and read the tiles (a block of a panel).
+//
+// Codes of one group (32 inputs) of a panel: 64 bytes hold 16 lanes x 4 inputs, a step. Steps 2j and 2j + 1 share 64
+// bytes, in the low and the high nibbles. A fifth bit lies apart: bit s of each of 64 bytes is that of step s. Codes of 6
+// bits come by four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of all three the fourth.
+//
+// Activations. A row is cut into blocks of up to 256 inputs (the last one may be shorter: K = 896 is 3.5 blocks) and
+// groups of 32. Each block has one float scale, the largest magnitude / 127 / 2^7, and each group is stored as int8
+// steps of scale * 2^lift, with the smallest lift in 0 .. 7 that its own magnitude allows: outliers cost their
+// neighbours' groups nothing, and putting a group's dot product on the block's scale is an exact integer shift. A block
+// with a NaN or an infinity has a NaN for its scale, so that it stays visible in all its products; one whose largest
+// magnitude is below 2^-100 counts as zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace forerun {
+
+constexpr size_t kPanel = 16;   // outputs of one panel
+constexpr size_t kGroup = 32;   // inputs that share an activation step
+constexpr size_t kBlock = 256;  // inputs that share an activation scale
+constexpr size_t kChunk = 8;    // rows that one pass over a panel multiplies at most
+constexpr size_t kGroupsOfBlock = kBlock / kGroup;
+
+// How a matrix is laid out in memory; the formulas give a weight from its code.
+enum class Layout : uint8_t {
+  kFloat32,   // as stored
+  kFloat16,
+  kBFloat16,
+  kQ4K,       // d * sc * code - dmin * mn: 4 bits, 6-bit sc and mn per 32, float16 d and dmin per 256 (or what is left)
+  kQ6K,       // d * sc * (code - 32): 6 bits, int8 sc per 16, float16 d per 256
+  kQ4_0,      // d * (code - 8): 4 bits, float16 d per 32
+  kQ4_1,      // d * code + m: 4 bits, float16 d and m per 32
+  kQ5_0,      // d * (code - 16): 5 bits, float16 d per 32
+  kQ8_0,      // d * (code - 128): 8 bits, float16 d per 32
+};
+
+struct MatrixView {
+  Layout layout;
+  size_t num_outputs;
+  size_t num_inputs;
+  size_t panel_bytes;
+  const uint8_t* data;
+};
+
+// Bytes of the codes of one group of a panel. Static: this header is compiled for each instruction set.
+static constexpr size_t code_bytes(Layout layout) {
+  return layout == Layout::kQ8_0 ? 512 : layout == Layout::kQ6K ? 384 : layout == Layout::kQ5_0 ? 320 : 256;
+}
+// Bytes in front of the codes of a tile of `num_groups` groups: d, dmin or m (float16 [16] each), then sc and mn.
+static constexpr size_t header_bytes(Layout layout, size_t num_groups) {
+  return layout == Layout::kQ4K ? 64 + 192 : layout == Layout::kQ6K ? 32 + 256 :
+         (layout == Layout::kQ4_1 ? 64 : 32) * num_groups;
+}
+static constexpr size_t tile_bytes(Layout layout, size_t num_groups) {
+  return header_bytes(layout, num_groups) + num_groups * code_bytes(layout);
+}
+
+// Rows of activations. Float layouts read `values`, the others the quantised form.
+//
+// Quantised rows come in chunks of up to kChunk rows, as even as possible. A chunk of M rows holds, block after block,
+// kRowBlockBytes * M bytes: each field of a block for all M rows, so that offsets are constants of M. Fields by group
+// are ordered [group][row].
+struct RowsView {
+  size_t num_rows;
+  size_t num_inputs;  // a multiple of kGroup where quantised
+  const float* values;
+  size_t stride;     // between rows of `values`
+  uint8_t* quantised;
+  size_t chunk_bytes;  // from chunk to chunk
+};
+
+constexpr size_t kRowBlockBytes = 448;  // a multiple of 64; 436 are used
+// Where fields begin in a block, times M.
+constexpr size_t kCodesAt = 0;             // int8 [8 groups][M][32]
+constexpr size_t kScaleAt = 256;           // float [M]
+constexpr size_t kPairSumsAt = 260;        // int16 [M][8 groups]: (sum of codes << lift) / 16, rounded
+constexpr size_t kLiftsAt = 276;           // int32 [8 groups][M]
+constexpr size_t kStartsAt = 308;          // int32 [8 groups][M]: start_word of the group
+constexpr size_t kHalfStartsAt = 340;      // int32 [8 groups][2][M]: start_word of each 16 inputs
+constexpr size_t kLiftedSumsAt = 404;      // float [8 groups][M]: sum of codes << lift
+
+static inline size_t num_chunks(size_t num_rows) { return (num_rows + kChunk - 1) / kChunk; }
+// The first row of a chunk; of chunk num_chunks(num_rows): num_rows.
+static inline size_t chunk_start(size_t num_rows, size_t chunk) {
+  const size_t chunks = num_chunks(num_rows), extra = num_rows % chunks;
+  return num_rows / chunks * chunk + (chunk < extra ? chunk : extra);
+}
+
+}  // namespace forerun
