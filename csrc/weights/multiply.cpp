@@ -26,8 +26,8 @@ struct Piece {
   size_t count;
 };
 
-// Panels that one call multiplies. One chunk of rows reads panel after panel, in one stream; for more chunks, some panels
-// wait in the second cache, so that chunks are read less often.
+// Panels that one call multiplies. One chunk of rows reads panel after panel, in one stream; for more chunks, some
+// panels wait in the second cache, so that chunks are read less often.
 size_t batch_of(const Matrix& matrix, const RowsView& x) {
   return num_chunks(x.num_rows) > 2 ? clamp(kBatchBytes / matrix.view().panel_bytes, 1, kMaxBatch) : 1;
 }
@@ -35,7 +35,7 @@ size_t batch_of(const Matrix& matrix, const RowsView& x) {
 // Long pieces first, for long streams, and shorter ones towards the end, where a thread that was held up is waited for.
 std::vector<Piece> cut(const std::vector<Product>& products, size_t num_products, const RowsView& x, int num_threads) {
   size_t left = 0;
-  for (size_t i = 0; i < num_products; ++i) left += num_panels(*products[i].matrix) * products[i].matrix->view().panel_bytes;
+  for (size_t i = 0; i < num_products; ++i) left += products[i].matrix->num_bytes();
   std::vector<Piece> pieces;
   pieces.reserve(64);
   for (size_t i = 0; i < num_products; ++i) {
