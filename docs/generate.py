@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md and docs/: the file tree, the command line, the models, the parameters.
+"""Write the generated parts of README.md and docs/: the file trees, the command line, the models, the parameters.
 
 Why: a page that is generated cannot go stale unnoticed. `make docs` rewrites the parts between
 `<!-- generated: NAME -->` and `<!-- end -->`; `tests/test_docs.py` fails when they differ. `--check` only says so.
@@ -16,7 +16,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "forerun"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md"]
+NATIVE = ROOT / "csrc"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md", ROOT / "docs" / "native.md"]
 
 
 def tree() -> str:
@@ -30,6 +31,20 @@ def tree() -> str:
             name = "  " * len(relative.parts[:-1]) + relative.name
         doc = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
         lines.append(f"{name:26} {doc}".rstrip())
+    return "\n".join([*lines, "```"])
+
+
+def csrc() -> str:
+    """Every file of the native runtime with the first sentence of the comment it begins with; a .cpp that says nothing
+    of its own belongs to its header."""
+    lines = ["```"]
+    for folder in sorted(path for path in NATIVE.iterdir() if path.is_dir()):
+        lines.append(f"{folder.name}/")
+        for path in sorted(path for path in folder.iterdir() if path.suffix in (".h", ".cpp")):
+            comment = re.match(r"(?:// .*\n)+", path.read_text(encoding="utf-8"))
+            if comment:
+                text = " ".join(line.removeprefix("// ") for line in comment[0].splitlines())
+                lines.append(f"  {path.name:22} {text.split('. ')[0].removesuffix('.')}.")
     return "\n".join([*lines, "```"])
 
 
@@ -108,6 +123,7 @@ def parameters() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "tree": tree,
+    "csrc": csrc,
     "commands": commands,
     "models": models,
     "parameters": parameters,

@@ -1,5 +1,6 @@
 #include "core/memory.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -20,6 +21,7 @@ size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * 
 
 Block::Block(size_t num_bytes) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;
+  if (num_bytes > SIZE_MAX / 2) throw std::bad_alloc();
 #if defined(__unix__) || defined(__APPLE__)
   if (num_bytes >= kMappedFrom) {
     // A large block begins on a huge page's boundary; the pages around it that are not used are never touched.

@@ -78,12 +78,7 @@ bool Pool::take_one() {
     if (piece >= num_pieces) return false;
     if (!s.ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire))
       continue;
-    try {
-      function(context, piece);
-    } catch (...) {
-      std::lock_guard<std::mutex> lock(s.failure_lock);
-      if (!s.failure) s.failure = std::current_exception();
-    }
+    do_piece(function, context, piece);
     s.num_done.fetch_add(1, std::memory_order_acq_rel);
     return true;
   }
@@ -119,7 +114,8 @@ void Pool::run_pieces(int64_t num_pieces, Function function, const void* context
   Shared& s = *shared_;
   std::lock_guard<std::mutex> turn(s.turn);
   if (num_threads_ == 1 || num_pieces == 1) {
-    for (int64_t piece = 0; piece < num_pieces; ++piece) function(context, piece);
+    for (int64_t piece = 0; piece < num_pieces; ++piece) do_piece(function, context, piece);
+    throw_failure();
     return;
   }
   // No piece can be taken while these change: a ticket that is all ones has no pieces, and a thread that holds the old
@@ -141,11 +137,24 @@ void Pool::run_pieces(int64_t num_pieces, Function function, const void* context
     pause();
     if (spins > kSpinsBeforeYield) std::this_thread::yield();
   }
-  if (s.failure) {
-    std::exception_ptr failure;
-    std::swap(failure, s.failure);
-    std::rethrow_exception(failure);
+  throw_failure();
+}
+
+// A loop goes on when one of its pieces fails: all of them are done when it returns or throws.
+void Pool::do_piece(Function function, const void* context, int64_t piece) {
+  try {
+    function(context, piece);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(shared_->failure_lock);
+    if (!shared_->failure) shared_->failure = std::current_exception();
   }
+}
+
+void Pool::throw_failure() {
+  if (!shared_->failure) return;
+  std::exception_ptr failure;
+  std::swap(failure, shared_->failure);
+  std::rethrow_exception(failure);
 }
 
 namespace {

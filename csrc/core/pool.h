@@ -44,6 +44,8 @@ class Pool {
   void run_pieces(int64_t num_pieces, Function function, const void* context);
   void work();
   bool take_one();
+  void do_piece(Function function, const void* context, int64_t piece);
+  void throw_failure();
 
   int num_threads_;
   std::unique_ptr<Shared> shared_;

@@ -32,7 +32,7 @@ struct Description {
 };
 
 // One span: `num_tokens` new tokens of a sequence, cached length `start`; logits for the last `num_rows`. `parents` is
-// empty for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1 for the committed text.
+// nullptr for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1: the committed text.
 struct SpanOf {
   int64_t sequence_id;
   int64_t start;
@@ -58,15 +58,17 @@ class Decoder {
   void begin(int64_t sequence_id);
   void free(int64_t sequence_id);
   int64_t length(int64_t sequence_id) const;
-  // The first `length` tokens, then the tokens at start + path[i] of the last span (a tree's accepted path, root first).
+  // The first `length` tokens, then the tokens path[i] of the last span (a tree's accepted path, root first): the first
+  // of them must follow the last of the `length` tokens. After a tree, nothing can be fed before a path is kept.
   void keep(int64_t sequence_id, int64_t length, const std::vector<int64_t>& path);
   // Pages that are full are shared, the last one is copied when it is written to.
   void fork(int64_t source, int64_t target, int64_t length);
 
-  // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of it
-  // succeeded. Throws std::invalid_argument for spans that break the protocol.
+  // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of
+  // it succeeded. Throws std::invalid_argument for spans that break the protocol.
   void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
 
+  int64_t vocabulary_size() const;
   int64_t weight_bytes() const;  // of repacked weights: what one row of a pass reads, embeddings aside
   int64_t cache_bytes() const;   // of all pages in use
 

@@ -15,7 +15,8 @@ std::vector<std::string> find_usable() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
     found.emplace_back("avx512vnni");
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+  // Every processor with AVX2 and FMA converts float16 too; clang before 19 cannot ask for f16c by name.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     found.emplace_back("avx2");
 #endif
   found.emplace_back("portable");

@@ -15,7 +15,8 @@ constexpr size_t kLeastBytes = size_t(24) << 10;   // a microsecond of reading
 constexpr size_t kBatchBytes = size_t(192) << 10;  // of weights that stay in the second cache while chunks go by
 constexpr size_t kWorthSharing = 8192;             // values that several threads quantise sooner than one
 
-size_t num_panels(const Matrix& matrix) { return (matrix.num_outputs() + kPanel - 1) / kPanel; }
+size_t num_outputs(const Product& p) { return p.num_outputs ? p.num_outputs : p.matrix->num_outputs(); }
+size_t num_panels(const Product& p) { return (num_outputs(p) + kPanel - 1) / kPanel; }
 
 size_t clamp(size_t value, size_t low, size_t high) { return value < low ? low : value > high ? high : value; }
 
@@ -35,11 +36,11 @@ size_t batch_of(const Matrix& matrix, const RowsView& x) {
 // Long pieces first, for long streams, and shorter ones towards the end, where a thread that was held up is waited for.
 std::vector<Piece> cut(const std::vector<Product>& products, size_t num_products, const RowsView& x, int num_threads) {
   size_t left = 0;
-  for (size_t i = 0; i < num_products; ++i) left += products[i].matrix->num_bytes();
+  for (size_t i = 0; i < num_products; ++i) left += num_panels(products[i]) * products[i].matrix->view().panel_bytes;
   std::vector<Piece> pieces;
   pieces.reserve(64);
   for (size_t i = 0; i < num_products; ++i) {
-    const size_t bytes = products[i].matrix->view().panel_bytes, panels = num_panels(*products[i].matrix);
+    const size_t bytes = products[i].matrix->view().panel_bytes, panels = num_panels(products[i]);
     const size_t most = num_chunks(x.num_rows) > 2 ? batch_of(*products[i].matrix, x) * bytes : kMostBytes;
     for (size_t first = 0; first < panels;) {
       const size_t wanted = clamp(left / size_t(2 * num_threads), std::min(kLeastBytes, most), most);
@@ -56,7 +57,7 @@ std::vector<Piece> cut(const std::vector<Product>& products, size_t num_products
 void add_biases(const Product& p, size_t first, size_t count, size_t M, float* results) {
   if (p.bias == nullptr) return;
   for (size_t i = 0; i < count; ++i) {
-    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, p.matrix->num_outputs() - output);
+    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, num_outputs(p) - output);
     for (size_t m = 0; m < M; ++m)
       for (size_t lane = 0; lane < lanes; ++lane) results[kPanel * (M * i + m) + lane] += p.bias[output + lane];
   }
@@ -64,7 +65,7 @@ void add_biases(const Product& p, size_t first, size_t count, size_t M, float* r
 
 void put(const Product& p, size_t first, size_t count, size_t row, size_t M, const float* results, bool add) {
   for (size_t i = 0; i < count; ++i) {
-    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, p.matrix->num_outputs() - output);
+    const size_t output = kPanel * (first + i), lanes = std::min(kPanel, num_outputs(p) - output);
     for (size_t m = 0; m < M; ++m) {
       const float* from = results + kPanel * (M * i + m);
       float* out = p.out + (row + m) * p.stride + output;
@@ -82,7 +83,7 @@ void check(const std::vector<Product>& products, const RowsView& x, Epilogue epi
       throw std::invalid_argument("a quantised matrix was given rows that were not quantised");
   }
   if (epilogue == Epilogue::kSiluMultiply &&
-      (products.size() != 2 || products[0].matrix->num_outputs() != products[1].matrix->num_outputs()))
+      (products.size() != 2 || num_outputs(products[0]) != num_outputs(products[1])))
     throw std::invalid_argument("silu(gate) * up needs exactly two matrices of as many outputs");
 }
 

@@ -39,6 +39,7 @@ struct Product {
   const float* bias;  // [num_outputs] or nullptr
   float* out;
   size_t stride;
+  size_t num_outputs = 0;  // only the matrix's first so many outputs (a head cut short); 0: all
 };
 
 // Multiplies all rows of `x` with each matrix, in one parallel loop. Results do not depend on the number of rows, their

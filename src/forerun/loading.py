@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.checks import real, whole
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
 from forerun.errors import ParameterError
 from forerun.llm import LLM
+from forerun.runtime.select import Choice, choose, runs_on_accelerator
 from forerun.verification import RULES
 
 if TYPE_CHECKING:
@@ -27,12 +30,15 @@ def load(
     policy: Policy | None = None,
     k: int = 4,
     verifier: str = "block",
+    runtime: str = "auto",
+    draft_runtime: str = "auto",
     device: str = "auto",
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
     draft_context: int | None = None,
     draft_vocabulary: int | None = None,
+    draft_requantise: bool = False,
     draft_min_confidence: float = 0.0,
     max_sequences: int = 64,
     mirror: bool | None = None,
@@ -44,11 +50,17 @@ def load(
     repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "lookup", "none" (the
     default otherwise) or a Drafter. `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
 
-    `dtype` "auto" takes what the device computes fast. `strict` pads every pass to one shape, so that plain and
-    speculative passes run the same kernels and text is equal bit for bit (slower). `context_length` and
-    `draft_context` (tokens) lower the models' own. `draft_vocabulary` keeps only the first N rows of the draft's
-    output head: a cheaper draft whose q has no mass elsewhere; the text is unaffected. `draft_min_confidence` ends a
-    draft early where the draft model is unsure (see `ModelDrafter`).
+    `runtime` and `draft_runtime` are "native" (GGUF files on the CPU, weights as they are stored), "torch" (any served
+    model, on a CPU or CUDA) or "auto": native where it serves the file and neither `device` nor `dtype` asks for what
+    torch alone has. The two may differ. `device` and `dtype` are settings of torch; `dtype` "auto" takes what the
+    device computes fast. `strict` makes a row independent, bit for bit, of what shares its pass, so that text is equal
+    to plain decoding's: torch then pads every pass to one shape (slower), the native runtime is always so.
+
+    `context_length` and `draft_context` (tokens) lower the models' own. Cheaper drafts, none of which changes the text:
+    `draft_vocabulary` cuts the draft's output head to the N most used tokens (q has no mass elsewhere; see
+    `drafting/vocabulary.py`), `draft_context` lets it see so many of the latest tokens (see `ModelDrafter`),
+    `draft_requantise` rounds a native draft model's weights to 4 bits at load, `draft_min_confidence` ends a draft
+    early where the draft model is unsure (see `ModelDrafter`).
     """
     kind = _drafter_kind(drafter, draft)
     if verifier not in RULES:
@@ -63,6 +75,8 @@ def load(
     of_draft = {
         "draft_context": draft_context,
         "draft_vocabulary": draft_vocabulary,
+        "draft_runtime": draft_runtime if draft_runtime != "auto" else None,
+        "draft_requantise": draft_requantise or None,
         "draft_min_confidence": draft_min_confidence or None,
     }
     unused = [name for name, value in of_draft.items() if value is not None and kind != "model"]
@@ -75,23 +89,32 @@ def load(
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
     from forerun.models.vocabulary import require_same_vocabulary
-    from forerun.runtime.torch import check_torch_model, load_torch_model
 
     files = resolve(str(target), mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
     settings: dict[str, Any] = {"device": device, "dtype": dtype, "strict": strict}
-    check_torch_model(files.path, kind=files.kind, context_length=context_length, **settings)
-    draft_model = None
+    of_target = choose(files.path, files.kind, runtime, context_length=context_length, **settings)
+    of_target.check()
+    choices, of_draft_model = [(files.name, of_target)], None
     if kind == "model" and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
-        of_model = {"context_length": draft_context, "num_head_rows": draft_vocabulary, **settings}
+        settings |= {
+            "context_length": draft_context, "requantise": draft_requantise,
+            "head_ids": None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary),
+        }  # fmt: skip
         try:
-            check_torch_model(draft_files.path, kind=draft_files.kind, **of_model)
+            of_draft_model = choose(draft_files.path, draft_files.kind, draft_runtime, **settings)
+            of_draft_model.check()
         except ParameterError as error:
             raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
-        draft_model = load_torch_model(draft_files.path, kind=draft_files.kind, progress=progress, **of_model)
-    model = load_torch_model(files.path, kind=files.kind, context_length=context_length, progress=progress, **settings)
+        choices.append((draft_files.name, of_draft_model))
+    _check_runtimes([choice for _, choice in choices], device, dtype)
+    for name, choice in choices:
+        if choice.reason and progress is not None:
+            progress.note(f"{name}: on the torch runtime, since {choice.reason}")
+    draft_model = of_draft_model.load(progress) if of_draft_model is not None else None
+    model = of_target.load(progress)
     chosen: Drafter | None
     if draft_model is not None:
         chosen = ModelDrafter(draft_model, draft_context, draft_min_confidence)
@@ -109,8 +132,24 @@ def load(
     )
 
 
-_DRAFT_NAMES = {"context_length": "draft_context", "num_head_rows": "draft_vocabulary"}
-"""What the runtime calls a setting of the draft model, and what the user called it."""
+_DRAFT_NAMES = {
+    "context_length": "draft_context", "head_ids": "draft_vocabulary", "runtime": "draft_runtime",
+    "requantise": "draft_requantise",
+}  # fmt: skip
+"""What a runtime calls a setting of the draft model, and what the user called it."""
+
+
+def _check_runtimes(choices: Sequence[Choice], device: str, dtype: str) -> None:
+    """Refuse settings of torch that no model takes, and rows on two devices. The target comes first."""
+    if all(choice.runtime == "native" for choice in choices):
+        for name, value, fine in (("device", device, ("auto", "cpu")), ("dtype", dtype, ("auto",))):
+            if value not in fine:
+                fact = f"{value!r} is for the torch runtime: the native one computes on the CPU with the stored weights"
+                raise ParameterError(name, fact, "leave it out, or give runtime='torch'")
+    if choices[0].runtime == "torch" and choices[-1].runtime == "native" and runs_on_accelerator(device):
+        raise ParameterError(
+            "draft_runtime", "'native' drafts on the CPU, and the target is not there", "give device='cpu'"
+        )
 
 
 def _drafter_kind(drafter: str | Drafter | None, draft: str | Path | None) -> str:

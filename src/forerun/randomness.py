@@ -163,9 +163,7 @@ class IndependentNoise:
         return self.uniform(node, Purpose.ACCEPT) < probability
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
-        ids, probs = distribution.pool
-        place = inverse_cdf(probs, self.uniform(node, purpose))
-        return place if ids is None else int(ids[place])
+        return distribution.draw(self.uniform(node, purpose))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class CoupledNoise:
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
         # The position alone, not the round or the purpose: that is what makes draft and target agree.
         key = derive_key(self.seed, self.choice, self.committed + node, 0, Purpose.GUMBEL)
-        return gumbel_argmax(key, *distribution.log_weights)
+        return distribution.race(key)
 
 
 def inverse_cdf(probs: Array, u: float) -> int:

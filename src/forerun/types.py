@@ -138,3 +138,16 @@ class CostCurve:
 
     context: int
     milliseconds: dict[int, float]
+
+    def at(self, rows: int) -> float:
+        """Milliseconds of a pass of `rows` rows, at least 1: on straight lines between what was measured, and on the
+        last of them beyond it; as many as the fewest measured below it. ValueError where nothing was measured."""
+        if rows < 1 or not self.milliseconds:
+            raise ValueError(f"no cost of {rows} rows can be told from {len(self.milliseconds)} measured points")
+        known = sorted(self.milliseconds)
+        if rows <= known[0] or len(known) == 1:
+            return self.milliseconds[known[0]]
+        right = next((i for i, count in enumerate(known) if count >= rows), len(known) - 1)
+        low, high = known[right - 1], known[right]
+        share = (rows - low) / (high - low)
+        return self.milliseconds[low] + share * (self.milliseconds[high] - self.milliseconds[low])

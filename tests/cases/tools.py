@@ -52,7 +52,7 @@ def pieces_tokenizer(pieces: Sequence[str | bytes], strips_space: bool = False) 
         eos_ids=(eos,),
         encode=encode,
         encode_chat=lambda messages: encode("".join(message["content"] for message in messages)),
-        parts=SimpleNamespace(control_ids=frozenset({eos})),
+        parts=SimpleNamespace(control_ids=frozenset({eos}), added_ids=frozenset({eos})),
         token_bytes=lambda token: b"<end>" if token == eos else table[token],
         detokenizer=lambda continues=False: Detokenizer(table.__getitem__, {eos}, strips_space and not continues),
     )

@@ -25,7 +25,7 @@ def test_version(invoke: Invoke) -> None:
 def test_help_lists_every_command(invoke: Invoke, args: tuple[str, ...]) -> None:
     result = invoke(*args)
     assert result.exit_code == 0
-    for name in ("generate", "chat", "pull", "models", "bench"):
+    for name in ("generate", "chat", "pull", "models", "plan", "bench"):
         assert f" {name} " in result.stdout
 
 
@@ -40,7 +40,7 @@ def test_an_unknown_command_gets_near_matches(invoke: Invoke, name: str, hint: s
     assert hint in result.stderr
 
 
-@pytest.mark.parametrize("name", ["plan", "audit", "serve", "train"])
+@pytest.mark.parametrize("name", ["audit", "serve", "train"])
 def test_commands_of_later_versions_are_absent(invoke: Invoke, name: str) -> None:
     result = invoke(name)
     assert result.exit_code == 2

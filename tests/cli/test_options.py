@@ -259,3 +259,22 @@ def test_sampling_flags_reach_the_request(invoke: Invoke, monkeypatch: pytest.Mo
 )
 def test_remedies_are_spelled_as_flags(text: str, expected: str) -> None:
     assert as_flags(text) == expected
+
+
+def test_a_fallback_to_torch_is_told_on_standard_error(invoke: Invoke) -> None:
+    line = "toy-foreign: on the torch runtime, since tensors of type Q2_K are not served natively\n"
+    flags = ("generate", "x", "--temperature", "0", "--max-tokens", "5")
+    expected = invoke(*flags, "--target", "toy")
+    assert (expected.exit_code, "runtime" in expected.stderr) == (0, False)
+    told = invoke(*flags, "--target", "toy-foreign")
+    assert (told.exit_code, told.stdout, told.stderr.count(line)) == (0, expected.stdout, 1)
+    asked = invoke(*flags, "--target", "toy-foreign", "--runtime", "torch")
+    assert (asked.exit_code, asked.stdout, asked.stderr.count(line)) == (0, expected.stdout, 0)
+    refused = invoke(*flags, "--target", "toy-foreign", "--runtime", "native")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    both = invoke(*flags, "--target", "toy", "--draft", "toy-foreign", "--draft-runtime", "native")
+    assert (both.exit_code, both.stdout) == (3, "")
+    unknown = invoke(*flags, "--target", "toy", "--runtime", "fast")
+    assert (unknown.exit_code, unknown.stderr) == (
+        2, "error: --runtime: 'fast' is not allowed. one of auto, native, torch.\n",
+    )  # fmt: skip

@@ -10,6 +10,7 @@ still passes through the real one.
     toy-small   `toy` with a context of 24 tokens
     toy-nan     `toy`, but NaN once 8 tokens are cached
     toy-crash   `toy`, but a RuntimeError there; toy-contract: a ContractError; toy-torchless: its runtime is missing
+    toy-foreign `toy`, but not for the native runtime
     toy-odd     another vocabulary; toy-new: an unsupported architecture; toy-raw: no chat template
 """
 
@@ -49,7 +50,7 @@ class ByteTokenizer:
 
     vocabulary_size = SIZE
     eos_ids = (EOS,)
-    parts = SimpleNamespace(control_ids=frozenset({EOS}))
+    parts = SimpleNamespace(control_ids=frozenset({EOS}), added_ids=frozenset({EOS}))
 
     def __init__(self, has_template: bool = True) -> None:
         self.has_template = has_template
@@ -108,7 +109,10 @@ def patch(setitem: Callable[[Any, str, Any], None], setattr_: Callable[[Any, str
     runtime = ModuleType("forerun.runtime.torch")
     runtime.check_torch_model = _check  # type: ignore[attr-defined]
     runtime.load_torch_model = _load  # type: ignore[attr-defined]
-    for module in (tokenizer, vocabulary, runtime):
+    native = ModuleType("forerun.runtime.native")
+    native.check_native_model = _check_native  # type: ignore[attr-defined]
+    native.load_native_model = _load  # type: ignore[attr-defined]
+    for module in (tokenizer, vocabulary, runtime, native):
         setitem(sys.modules, module.__name__, module)
     real = pull.resolve
 
@@ -125,6 +129,12 @@ def _check(path: Path, **settings: Any) -> None:
         raise VocabularyMismatchError("draft and target disagree about token 7", "'a' against 'b'")
     if path.name == "toy-new":
         raise UnsupportedModelError("the architecture 'mamba' is not served", "", "served are: llama, qwen2")
+
+
+def _check_native(path: Path, **settings: Any) -> None:
+    if path.name == "toy-foreign":
+        raise UnsupportedModelError("tensors of type Q2_K are not served natively")
+    _check(path)
 
 
 def _load(path: Path, *, context_length: int | None = None, **settings: Any) -> ToyModel:

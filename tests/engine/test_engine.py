@@ -146,7 +146,7 @@ def test_cancelling_frees_everything_at_once() -> None:
         engine.cancel(sequence.sequence_id)
         engine.cancel(sequence.sequence_id)
     assert engine.is_idle
-    assert (target.num_sequences, draft.num_sequences, len(drafter._fed)) == (0, 0, 0)
+    assert (target.num_sequences, draft.num_sequences, len(drafter._caches)) == (0, 0, 0)
     assert {sequence.finish_reason for sequence in made} == {"cancelled"}
 
 

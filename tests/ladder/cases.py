@@ -15,7 +15,7 @@ import numpy as np
 import tests.verification.test_level2_features as features
 import tests.verification.test_level2_law as basic
 from tests.real.test_lossless import MODES as BASIC_MODES
-from tests.verification.laws import Law, Text, model
+from tests.verification.laws import Law, Text, cut_drafter, draft_with, model, windowed_drafter
 from tests.verification.population import Population, sample
 from tests.verification.reference import plain_law, table_rows
 from tests.verification.test_level1_engine import FILTERS
@@ -121,15 +121,18 @@ class Way:
 
 def _narrow(table: Any) -> Drafter:
     """A draft model without the last token; the diagonal is raised, so that every row keeps some mass."""
-    return ModelDrafter(model(np.asarray(table)[:-1, :-1] + np.eye(len(table) - 1, dtype=int)))
+    return draft_with(np.asarray(table)[:-1, :-1] + np.eye(len(table) - 1, dtype=int))()
 
 
 BOTH = ("block", "chain")
 WAYS: dict[str, Way] = {
-    "model": Way(lambda table: ModelDrafter(model(table)), BOTH),
-    "unsure model": Way(lambda table: ModelDrafter(model(table), min_confidence=0.55), BOTH),
+    "model": Way(lambda table: draft_with(table)(), BOTH),
+    "unsure model": Way(lambda table: draft_with(table, min_confidence=0.55)(), BOTH),
     "narrow model": Way(_narrow, BOTH),
-    "argmax": Way(lambda table: ModelDrafter(model(table)), kind="deterministic"),
+    "cut model": Way(lambda table: cut_drafter(np.asarray(table) + np.eye(len(table), dtype=int), (1,)), BOTH),
+    "windowed model": Way(lambda table: windowed_drafter(table, 2), BOTH),
+    "late model": Way(lambda table: ModelDrafter(model(table)), BOTH),
+    "argmax": Way(lambda table: draft_with(table)(), kind="deterministic"),
     "lookup": Way(lambda table: LookupDrafter(2, 1), prompt=(1, 0, 1, 0, 1)),
     "none": Way(lambda table: NoDrafter()),
 }

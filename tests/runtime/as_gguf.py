@@ -7,6 +7,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from tests.runtime.stored import store
 
 LAYER = {
     "input_layernorm": "attn_norm",
@@ -55,8 +56,10 @@ def write_gguf(
     quantisation: str = "F32",
     metadata: dict[str, Any] | None = None,
     tensors: dict[str, np.ndarray | None] | None = None,
+    types: dict[str, str] | None = None,
 ) -> Path:
-    """Write `model` to `path`. `metadata` adds or, with None, drops keys of the architecture; `tensors` likewise."""
+    """Write `model` to `path`, matrices in `quantisation`, or tensor by tensor as `types` (file name -> type) says.
+    `metadata` adds or, with None, drops keys of the architecture; `tensors` likewise."""
     config = model.config
     keys: dict[str, Any] = {
         "block_count": config.num_hidden_layers,
@@ -85,14 +88,14 @@ def write_gguf(
             writer.add_array(name, value)
         else:
             writer.add_string(name, value)
-    kind = gguf.GGMLQuantizationType[quantisation]
     for name, values in (tensors_of(model, architecture) | (tensors or {})).items():
         if values is None:
             continue
-        if values.ndim == 1 or kind == gguf.GGMLQuantizationType.F32:
+        type_name = (types or {}).get(name, quantisation) if values.ndim > 1 else "F32"
+        if type_name == "F32":
             writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
         else:
-            writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), kind), raw_dtype=kind)
+            writer.add_tensor(name, store(values, type_name), raw_dtype=gguf.GGMLQuantizationType[type_name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

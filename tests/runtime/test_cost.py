@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from tests.runtime.contract import check_model_contract
 from tests.runtime.tiny import tiny
 
+from forerun.runtime import cost as cost_module
 from forerun.runtime.base import Rows
 from forerun.runtime.cost import ROWS, measure_cost
 from forerun.runtime.torch import TorchModel
 from forerun.runtime.torch import model as model_module
 from forerun.runtime.toy import ToyModel
-from forerun.types import Span
+from forerun.types import CostCurve, Span
 
 
 class Slow(ToyModel):
@@ -37,17 +39,69 @@ def test_the_curve_is_the_models() -> None:
     assert model.num_sequences == 0
 
 
-def test_passes_are_interleaved() -> None:
-    """A machine whose speed drifts must not tilt the curve."""
+def test_passes_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose speed drifts must not tilt the curve: every second round goes back."""
     fed: list[int] = []
+    ticks = iter(range(1000))
+    monkeypatch.setattr(cost_module.time, "perf_counter", lambda: float(next(ticks)))
 
     class Watched(ToyModel):
         def forward(self, spans: Sequence[Span]) -> Rows:
             fed.append(len(spans[0].tokens))
             return super().forward(spans)
 
-    measure_cost(Watched(lambda tokens: np.zeros(5), 5), context=9, rows=(1, 2, 3), budget_s=0.0)
-    assert fed == [9, 1, 2, 3, 1, 2, 3]
+    measure_cost(Watched(lambda tokens: np.zeros(5), 5), context=9, rows=(1, 2, 3), budget_s=15.0)
+    assert fed == [9, 1, 2, 3, 3, 2, 1, 1, 2, 3]
+
+
+def test_a_slow_model_is_measured_once_and_a_fast_one_after_warming_up() -> None:
+    class Warming(ToyModel):
+        """The first pass of each size takes ten milliseconds more."""
+
+        seen: ClassVar[set[int]] = set()
+
+        def forward(self, spans: Sequence[Span]) -> Rows:
+            num = len(spans[0].tokens)
+            time.sleep(0.001 if num in self.seen else 0.011)
+            self.seen.add(num)
+            return super().forward(spans)
+
+    for budget_s, low, high in ((0.0, 11.0, 100.0), (0.3, 1.0, 10.0)):
+        Warming.seen.clear()
+        curve = measure_cost(Warming(lambda tokens: np.zeros(5), 5), context=9, rows=(1, 2), budget_s=budget_s)
+        assert all(low <= milliseconds < high for milliseconds in curve.milliseconds.values())
+
+
+def test_interference_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two passes of five meet another process that takes a hundred times as long: the curve is the model's own."""
+    now, num_passes = [0.0], [0]
+    monkeypatch.setattr(cost_module.time, "perf_counter", lambda: now[0])
+
+    class Disturbed(ToyModel):
+        def forward(self, spans: Sequence[Span]) -> Rows:
+            num_passes[0] += 1
+            own = 1e-3 * len(spans[0].tokens)
+            now[0] += own * (100 if num_passes[0] % 5 in (1, 3) else 1)
+            return super().forward(spans)
+
+    curve = measure_cost(Disturbed(lambda tokens: np.zeros(5), 5), context=9, rows=(1, 4, 8), budget_s=5.0)
+    assert curve.milliseconds == pytest.approx({1: 1.0, 4: 4.0, 8: 8.0})
+
+
+@pytest.mark.parametrize(
+    "rows, expected", [(1, 10.0), (2, 11.0), (3, 11.5), (4, 12.0), (6, 16.0), (8, 20.0), (12, 28.0)]
+)
+def test_costs_between_what_was_measured(rows: int, expected: float) -> None:
+    """On straight lines, also beyond the last point."""
+    assert CostCurve(9, {8: 20.0, 1: 10.0, 2: 11.0, 4: 12.0}).at(rows) == pytest.approx(expected)
+
+
+def test_costs_of_few_points() -> None:
+    assert CostCurve(9, {4: 12.0}).at(1) == CostCurve(9, {4: 12.0}).at(9) == 12.0
+    assert CostCurve(9, {4: 12.0, 5: 13.0}).at(2) == 12.0
+    for curve, rows in ((CostCurve(9, {}), 1), (CostCurve(9, {1: 2.0}), 0)):
+        with pytest.raises(ValueError, match="no cost"):
+            curve.at(rows)
 
 
 @pytest.mark.parametrize("limit, context, rows", [(64, 48, ROWS), (10, 2, (1, 2, 3, 4, 5, 6, 8)), (2, 1, (1,))])

@@ -62,9 +62,10 @@ def test_a_directory_is_the_model_it_was_saved_from(name: str, tmp_path: Path) -
 
 
 def test_settings_reach_the_model(directory: Path) -> None:
-    model = load(directory, dtype="bfloat16", context_length=20, num_head_rows=9, strict=True)
+    model = load(directory, dtype="bfloat16", context_length=20, head_ids=[5, 9], strict=True)
     assert model.dtype is torch.bfloat16
-    assert (model.capabilities.context_length, model.capabilities.vocabulary_size) == (20, 9)
+    assert model.capabilities.context_length == 20
+    assert model._module.get_output_embeddings().out_features == 2
     assert model._strict
 
 

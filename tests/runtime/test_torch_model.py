@@ -98,19 +98,23 @@ def test_a_failed_pass_leaves_lengths_alone(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(feed(model, 0, [6, 7]), expected[2:], atol=1e-4)
 
 
-def test_a_shorter_head_computes_the_first_rows_only() -> None:
-    whole = TorchModel.from_transformers(tiny("llama, biased and tied"))
-    short = TorchModel.from_transformers(tiny("llama, biased and tied"), num_head_rows=20)
-    assert short.capabilities.vocabulary_size == 20
-    assert short.capabilities.num_inputs == VOCABULARY
-    for model in (whole, short):
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_cut_head_computes_the_rows_of_its_ids_only(strict: bool) -> None:
+    kept = [3, 20, 61, 66]
+    whole = TorchModel.from_transformers(tiny("llama, biased and tied"), strict=strict)
+    cut = TorchModel.from_transformers(tiny("llama, biased and tied"), strict=strict, head_ids=[66, 3, 20, 61])
+    assert cut._module.get_output_embeddings().out_features == 4
+    assert (cut.capabilities.vocabulary_size, cut.capabilities.num_inputs) == (VOCABULARY, VOCABULARY)
+    for model in (whole, cut):
         model.begin(0)
-    tokens = [60, 3, 66, 21]  # ids that have no logit can still be fed
-    np.testing.assert_allclose(feed(short, 0, tokens), feed(whole, 0, tokens)[:, :20], atol=1e-5)
+    tokens = [60, 3, 65, 21]  # ids that have no logit can still be fed
+    found, expected = feed(cut, 0, tokens), feed(whole, 0, tokens)
+    np.testing.assert_allclose(found[:, kept], expected[:, kept], atol=1e-5)
+    assert np.isneginf(np.delete(found, kept, axis=1)).all()
 
 
-@pytest.mark.parametrize("settings", [{"num_head_rows": 0}, {"num_head_rows": 68}, {"context_length": 97}])
-def test_limits_that_do_not_fit(settings: dict[str, int]) -> None:
+@pytest.mark.parametrize("settings", [{"head_ids": []}, {"head_ids": [67]}, {"context_length": 97}], ids=str)
+def test_limits_that_do_not_fit(settings: dict) -> None:
     with pytest.raises(ParameterError, match=next(iter(settings))):
         TorchModel.from_transformers(tiny("llama"), **settings)
 

@@ -1,7 +1,8 @@
 """Rows that nobody looks at cost nothing, and looking costs no more than was asked for.
 
 Counted are calls of a user's logits processor (one for each row that is adjusted), of `processed_probs` (one for each
-row that is normalised) and of sorting; a row that was not copied shares its memory with the pass.
+row that is normalised) and of sorting, all of the array reference; a row that was not copied shares its memory with the
+pass. `test_native_rows.py` counts the native kernels' calls.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from forerun.drafting.scripted import HalfDrafter, LiarDrafter, record
 from forerun.engine import Engine, commit
 from forerun.randomness import Purpose
 from forerun.runtime.toy import ToyModel
-from forerun.sampling import SamplingParams, StatefulProcessor, distribution, filters, logprobs
+from forerun.sampling import SamplingParams, StatefulProcessor, filters, kinds, logprobs
 from forerun.types import Draft
 from forerun.verification import RULES, verify
 
@@ -31,8 +32,9 @@ class Spy:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
-        places = [(distribution, "processed_probs"), (filters, "descending"), (filters, "kth_largest"),
-                  (logprobs, "descending"), (logprobs, "kth_largest"), (commit, "token_logprob"),
+        patch.setattr(kinds, "KINDS", (kinds.ARRAYS,))
+        places = [(kinds, "processed_probs"), (filters, "descending"), (filters, "kth_largest"),
+                  (arrays, "descending"), (arrays, "kth_largest"), (commit, "token_logprob"),
                   (commit, "raw_logprob"), (logprobs, "raw_logprob")]  # fmt: skip
         for module, name in places:
             patch.setattr(module, name, self._counting(name, getattr(module, name)))

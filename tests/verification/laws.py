@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from forerun.control import FixedLength
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.engine import Engine
+from forerun.randomness import Purpose, inverse_cdf
+from forerun.runtime.cut import CutHead
 from forerun.runtime.toy import ToyModel, joint_law
-from forerun.sampling import SamplingParams
+from forerun.sampling import Distribution, SamplingParams
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
 
 TOLERANCE = 1e-12
@@ -122,9 +124,24 @@ def engine_law(
     return outcomes(run)
 
 
-def draft_with(weights: Any) -> Callable[[], Drafter]:
-    """A maker of model drafters on a table of weights."""
-    return lambda: ModelDrafter(model(weights))
+def draft_with(weights: Any, **settings: Any) -> Callable[[], Drafter]:
+    """A maker of model drafters on a table of weights. They draft at once, so that a short text has several rounds
+    with a draft."""
+    return lambda: ModelDrafter(model(weights), **{"start_after": 0, **settings})
+
+
+def windowed_drafter(weights: Any, window: int, **settings: Any) -> Drafter:
+    """A drafter of this window whose model's rows depend on every token it has cached, and on how many those are: a
+    cache that began anew gives other rows."""
+    logits = to_logits(weights)
+    draft = ToyModel(lambda tokens: logits[(sum(tokens) + len(tokens)) % len(logits)], len(logits))
+    return ModelDrafter(draft, window, **{"start_after": 0, **settings})
+
+
+def cut_drafter(weights: Any, dropped: Collection[int], **settings: Any) -> Drafter:
+    """A drafter whose model has no head for the tokens `dropped`."""
+    kept = [token for token in range(np.shape(weights)[-1]) if token not in dropped]
+    return ModelDrafter(CutHead(model(weights), kept), **{"start_after": 0, **settings})
 
 
 def violations(law: Law, expected: Law, tolerance: float = TOLERANCE) -> list[str]:
@@ -143,6 +160,30 @@ def total_variation(law: Law, expected: Law) -> float:
     return 0.5 * math.fsum(abs(law.get(o, 0.0) - expected.get(o, 0.0)) for o in {*law, *expected})
 
 
+class SharedNoise:
+    """Seeded mode with its noise enumerated: one of `num` equal numbers for each position, whoever asks for it."""
+
+    kind = "deterministic"
+
+    def __init__(self, chooser: Chooser, numbers: dict[int, float], committed: int, num: int) -> None:
+        self.chooser, self.numbers, self.committed, self.num = chooser, numbers, committed, num
+
+    def accept(self, probability: float, node: int) -> bool:
+        raise AssertionError("seeded drafts are followed, not accepted by chance")
+
+    def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
+        position = self.committed + node
+        if position not in self.numbers:
+            self.numbers[position] = (self.chooser.choose([1.0] * self.num) + 0.5) / self.num
+        return inverse_cdf(distribution.probs, self.numbers[position])
+
+
+def shared_noise(chooser: Chooser, num: int) -> Callable[[Any, int, int, int], Any]:
+    """An engine's `make_noise` for one sequence in seeded mode, of `num` equal numbers a position."""
+    numbers: dict[int, float] = {}
+    return lambda params, seed, choice, committed: SharedNoise(chooser, numbers, committed, num)
+
+
 # -- Hypothesis: rows and tables with zeros, equal rows and disjoint supports ------------------------------------------
 
 
@@ -157,6 +198,12 @@ def tables(size: int, order: int = 1) -> st.SearchStrategy[Any]:
     for _ in range(order):
         strategy = st.lists(strategy, min_size=size, max_size=size)
     return strategy
+
+
+def quarters(size: int) -> st.SearchStrategy[Any]:
+    """A table of rows that sum to 4."""
+    row = st.lists(st.integers(0, size - 1), min_size=4, max_size=4).map(lambda ids: np.bincount(ids, minlength=size))
+    return st.lists(row, min_size=size, max_size=size).map(np.array)
 
 
 @st.composite

@@ -21,7 +21,9 @@ from tests.verification.laws import (
     model,
     pairs,
     product_law,
+    quarters,
     reference_probs,
+    shared_noise,
     tables,
     target_law,
     to_logits,
@@ -31,9 +33,8 @@ from tests.verification.laws import (
 from forerun.control import FixedLength
 from forerun.drafting import LookupDrafter, ModelDrafter, NoDrafter
 from forerun.engine import Engine, Scheduler
-from forerun.randomness import Purpose, inverse_cdf
 from forerun.runtime.toy import ToyModel
-from forerun.sampling import Distribution, SamplingParams
+from forerun.sampling import SamplingParams
 from forerun.types import Plan
 from forerun.verification import RULES
 from forerun.verification.enumerate import Chooser, outcomes
@@ -91,35 +92,9 @@ def test_a_draft_model_that_stops_where_it_is_unsure(min_confidence: float, rule
     """How far it drafts depends on the tokens it drafted before, never on the one it would drop."""
     target, draft = pair
 
-    def make_drafter() -> ModelDrafter:
-        return ModelDrafter(model(draft), min_confidence=min_confidence)
-
+    make_drafter = draft_with(draft, min_confidence=min_confidence)
     law = engine_law(target, make_drafter, 3, [([1], {"max_tokens": 5})], rules=RULES[rule])
     assert not violations(law, target_law(target, [1], 5))
-
-
-class _SharedNoise:
-    """Seeded mode with its noise enumerated: one of `num` equal numbers for each position, whoever asks for it."""
-
-    kind = "deterministic"
-
-    def __init__(self, chooser: Chooser, numbers: dict[int, float], committed: int, num: int) -> None:
-        self.chooser, self.numbers, self.committed, self.num = chooser, numbers, committed, num
-
-    def accept(self, probability: float, node: int) -> bool:
-        raise AssertionError("seeded drafts are followed, not accepted by chance")
-
-    def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
-        position = self.committed + node
-        if position not in self.numbers:
-            self.numbers[position] = (self.chooser.choose([1.0] * self.num) + 0.5) / self.num
-        return inverse_cdf(distribution.probs, self.numbers[position])
-
-
-def quarters(size: int) -> st.SearchStrategy[Any]:
-    """A table of rows that sum to 4."""
-    row = st.lists(st.integers(0, size - 1), min_size=4, max_size=4).map(lambda ids: np.bincount(ids, minlength=size))
-    return st.lists(row, min_size=size, max_size=size).map(np.array)
 
 
 @settings(max_examples=6)
@@ -129,11 +104,7 @@ def test_drafts_that_share_the_targets_noise_leave_its_law(target: Any, draft: A
     in a later round. Probabilities are quarters and numbers are four, so the enumeration is exact."""
 
     def run(chooser: Chooser) -> tuple[int, ...]:
-        numbers: dict[int, float] = {}
-        engine = Engine(
-            model(target), draft_with(draft)(), FixedLength(k),
-            make_noise=lambda params, seed, choice, committed: _SharedNoise(chooser, numbers, committed, 4),
-        )  # fmt: skip
+        engine = Engine(model(target), draft_with(draft)(), FixedLength(k), make_noise=shared_noise(chooser, 4))
         sequence = engine.add([1], SamplingParams(max_tokens=4))
         finish(engine)
         return tuple(sequence.tokens[1:])
@@ -280,11 +251,11 @@ def test_a_stop_token_inside_a_draft_cuts_the_law_where_plain_decoding_would(
 @settings(max_examples=5)
 @given(pairs(2))
 def test_a_context_that_fills_up_in_mid_draft(rule: str, pair: tuple[Any, Any]) -> None:
-    """The target's context ends the text, the draft's shorter one ends the drafting: neither bends the law."""
+    """The draft's context is shorter than the text, and slides: that does not bend the law."""
     target, draft = pair
 
     def make_drafter() -> ModelDrafter:
-        return ModelDrafter(ToyModel.from_table(to_logits(draft), context_length=3))
+        return ModelDrafter(ToyModel.from_table(to_logits(draft), context_length=3), start_after=0)
 
     law = engine_law(target, make_drafter, 3, [([1], {"max_tokens": 5})], rules=RULES[rule])
     assert not violations(law, target_law(target, [1], 5))
@@ -303,7 +274,7 @@ def test_a_draft_model_that_fails_after_some_tokens_bends_nothing(rule: str, pai
         return np.array([np.nan, 0.0]) if tokens[-1] == 0 else to_logits(draft[1])
 
     def make_drafter() -> ModelDrafter:
-        return ModelDrafter(ToyModel(logits_of, 2))
+        return ModelDrafter(ToyModel(logits_of, 2), start_after=0)
 
     law = engine_law(target, make_drafter, k, [([1], {"max_tokens": k + 1})], rules=RULES[rule])
     assert not violations(law, target_law(target, [1], k + 1))

@@ -28,6 +28,7 @@ from forerun.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
+    from forerun.models.store import ModelFiles
     from forerun.runtime.base import Model
 
 INTERRUPTED = 130
@@ -61,7 +62,7 @@ def bench_command(
     device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
     dtype: Annotated[str, _flag("--dtype", "auto, float32, bfloat16 or float16, for all models", MODELS)] = "auto",
     draft_vocabulary: Annotated[
-        int | None, _flag("--draft-vocabulary", "Let the draft model propose only the first N ids", MODELS, "N")
+        int | None, _flag("--draft-vocabulary", "Let the draft model propose only the N most used tokens", MODELS, "N")
     ] = None,
     draft_min_confidence: Annotated[
         float, _flag("--draft-min-confidence", "End a draft early below this confidence, 0 to 1", MODELS, "P")
@@ -188,16 +189,14 @@ def _measure(
 
     target_files = resolve(settings.target, mirror=mirror)
     draft_files = resolve(settings.draft, mirror=mirror) if settings.draft is not None else None
-    dtype = getattr(llm.engine.target, "dtype", None)
-    size = int(getattr(dtype, "itemsize", 4))
-    weights = {"target": bytes_per_pass(target_files.path, target_files.kind, size)}
+    weights = {"target": _bytes_per_pass(llm.engine.target, target_files, None)}
     if draft is not None and draft_files is not None:
-        weights["draft"] = bytes_per_pass(draft_files.path, draft_files.kind, size, settings.draft_vocabulary)
+        weights["draft"] = _bytes_per_pass(draft, draft_files, settings.draft_vocabulary)
     peers, not_run = load_peers(
         settings.peers,
         (target_files.path, target_files.kind),
         None if draft_files is None else (draft_files.path, draft_files.kind),
-        dtype,
+        getattr(llm.engine.target, "dtype", None),
         llm.engine.target.capabilities.device,
         settings.temperature,
     )
@@ -206,6 +205,15 @@ def _measure(
             llm, draft, settings, prompts,
             weights=weights, peers=peers, not_run=not_run, command=_command(), report=report,
         )  # fmt: skip
+
+
+def _bytes_per_pass(model: Model, files: ModelFiles, num_head_rows: int | None) -> int | None:
+    """What one pass reads: the native runtime knows, for torch it follows from shapes and dtype."""
+    known = getattr(model, "weight_bytes", None)
+    if known is not None:
+        return int(known)
+    size = int(getattr(getattr(model, "dtype", None), "itemsize", 4))
+    return bytes_per_pass(files.path, files.kind, size, num_head_rows)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """What processing and drawing from one row costs the host, by what is asked for: `python -m forerun.bench.host`.
 
-Rows are random logits over a large vocabulary after 2,000 tokens of text, in passes of 5 rows as k = 4 makes them. The
-settings take turns, so that all of them see the same machine; the figures are medians of milliseconds per row of the
-target ("verified" ones include the draft's row beside it, and block verification).
+Rows are random logits over a large vocabulary after 2,000 tokens of text, in passes of 5 rows as k = 4 makes them; the
+draft's are the target's with noise. The settings and the two paths (native kernels, array API) take turns, so that all
+of them see the same machine; the figures are medians of milliseconds per row of the target ("verified" ones include the
+draft's rows beside it, and verification).
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -20,13 +23,13 @@ from forerun.bench.hardware import hardware
 from forerun.constraints import TokenSetConstraint
 from forerun.randomness import Purpose, make_noise
 from forerun.runtime.base import Rows
-from forerun.sampling import Distribution, Processing, SamplingParams, token_logprob
+from forerun.sampling import Distribution, Processing, SamplingParams, kinds, token_logprob
 from forerun.types import Draft
 from forerun.verification import verify
 
 NUM_ROWS, NUM_TOKENS = 5, 2_000
 PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.1}
-VERIFIED = "verified"  # a sampled draft: its rows of q are made and drawn from, and block verification judges them
+VERIFIED = "verified"  # a draft model's rows are made and drawn from, and its tokens verified
 FILTERS = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
 
 
@@ -50,11 +53,14 @@ def settings(vocabulary_size: int) -> dict[str, dict[str, Any]]:
         "everything, seed": {**everything, "seed": 1},
         "logprobs of 5": {"temperature": 0.0, "logprobs": 5},
         "verified, temperature": {"temperature": 0.8, VERIFIED: True},
+        "verified, seed": {"temperature": 0.8, "seed": 1, VERIFIED: True},
         "verified, everything": {**everything, VERIFIED: True},
     }
 
 
-def one_pass(given: dict[str, Any], rows: Rows, tokens: list[int], vocabulary_size: int) -> Callable[[], None]:
+def one_pass(
+    given: dict[str, Any], logits: np.ndarray, draft_logits: np.ndarray, tokens: list[int], vocabulary_size: int
+) -> Callable[[], None]:
     """A pass of one request: every row is processed and drawn from."""
     params = SamplingParams(**{name: value for name, value in given.items() if name != VERIFIED})
     constraints = []
@@ -64,6 +70,7 @@ def one_pass(given: dict[str, Any], rows: Rows, tokens: list[int], vocabulary_si
     drafted = tuple(tokens[:NUM_ROWS])
 
     def draw_all() -> None:
+        rows = Rows(logits, [NUM_ROWS])
         processing.begin_round()
         noise = make_noise(params, 1, 0, len(tokens))
         for i in range(NUM_ROWS):
@@ -73,36 +80,44 @@ def one_pass(given: dict[str, Any], rows: Rows, tokens: list[int], vocabulary_si
                 token_logprob(row, token, params.logprobs, params.logprobs_kind)
 
     def draft_and_verify() -> None:
+        rows = Rows(logits, [NUM_ROWS])
         processing.begin_round()
         noise = make_noise(params, 1, 0, len(tokens))
         draft: list[int] = []
         q: list[Distribution] = []
         for i in range(NUM_ROWS - 1):
-            q.append(processing.distribution(rows, i, tuple(draft), "draft"))
+            own = Rows(draft_logits[i : i + 1], [1])  # a draft model's tokens come one pass at a time
+            q.append(processing.distribution(own, 0, tuple(draft), "draft"))
             draft.append(noise.draw(q[-1], i, Purpose.DRAFT))
         target_rows = [processing.distribution(rows, i, tuple(draft[:i])) for i in range(NUM_ROWS)]
-        verify(target_rows, Draft(tuple(draft), "sampled", tuple(q)), noise)
+        verify(target_rows, Draft(tuple(draft), noise.kind, tuple(q) if noise.kind == "sampled" else None), noise)
 
     return draft_and_verify if VERIFIED in given else draw_all
 
 
-def measure(vocabulary_size: int, repeats: int) -> dict[str, float]:
-    """{setting: median milliseconds per row}."""
+def measure(vocabulary_size: int, repeats: int) -> dict[str, dict[str, float]]:
+    """{path: {setting: median milliseconds per row}}."""
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 2.5, (NUM_ROWS, vocabulary_size)).astype(np.float32)
+    drafted = (logits + random.normal(0.0, 0.5, logits.shape)).astype(np.float32)
     tokens = [int(token) for token in random.integers(8, vocabulary_size // 20, NUM_TOKENS)]
     passes = {
-        name: one_pass(params, Rows(logits, [NUM_ROWS]), tokens, vocabulary_size)
+        name: one_pass(params, logits, drafted, tokens, vocabulary_size)
         for name, params in settings(vocabulary_size).items()
     }
-    seconds: dict[str, list[float]] = {name: [] for name in passes}
+    paths = {"native" if len(kinds.KINDS) > 1 else "arrays": kinds.KINDS, "arrays": (kinds.ARRAYS,)}
+    seconds: dict[str, dict[str, list[float]]] = {path: {name: [] for name in passes} for path in paths}
     for repeat in range(repeats + 1):
-        for name, run in passes.items():
-            start = perf_counter()
-            run()
-            if repeat:  # the first round fills caches
-                seconds[name].append((perf_counter() - start) / NUM_ROWS)
-    return {name: round(1_000 * median(values), 3) for name, values in seconds.items()}
+        for (name, run), (path, own) in product(passes.items(), paths.items()):
+            with patch.object(kinds, "KINDS", own):
+                start = perf_counter()
+                run()
+                if repeat:  # the first round fills caches
+                    seconds[path][name].append((perf_counter() - start) / NUM_ROWS)
+    return {
+        path: {name: round(1_000 * median(values), 3) for name, values in each.items()}
+        for path, each in seconds.items()
+    }
 
 
 def main() -> None:
@@ -112,8 +127,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30, help="passes of each setting (default: 30)")
     given = parser.parse_args()
     figures = measure(given.vocabulary, given.repeats)
-    for name, milliseconds in figures.items():
-        print(f"{name:30} {milliseconds:8.3f} ms per row")
+    print(f"{'ms per row of the target':30}" + "".join(f" {path:>8}" for path in figures))
+    for name in figures["arrays"]:
+        print(f"{name:30}" + "".join(f" {each[name]:8.3f}" for each in figures.values()))
     print(json.dumps({"milliseconds_per_row": figures, "vocabulary": given.vocabulary, "hardware": hardware()}))
 
 

@@ -190,10 +190,15 @@ def _variant(name: str, model: Any, assistant: Any, temperature: float) -> Trans
 
 
 def load_plain(path: Path, kind: str, dtype: Any, device: str) -> Any:
-    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype`."""
+    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype` (None, from
+    a native target: what the CPU computes fast)."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
+    if dtype is None:
+        from forerun.runtime.torch.load import choose_device, choose_dtype
+
+        dtype = choose_dtype("auto", None, choose_device("cpu"))
     if device == "cpu":
         require_memory(bytes_per_pass(path, kind, int(getattr(dtype, "itemsize", 4))) or 0)
     logging.set_verbosity_error()
@@ -215,10 +220,11 @@ def _from_gguf(path: Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     from forerun.models.gguf import open_gguf
+    from forerun.models.gguf_model import is_known
     from forerun.runtime.torch import gguf
 
     with open_gguf(path) as file:
-        if not gguf.ours(file):
+        if not is_known(file):
             return None
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(gguf.config_of(file), dtype=dtype)

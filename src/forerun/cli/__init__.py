@@ -16,6 +16,7 @@ from forerun.cli.flags import flat
 from forerun.cli.generate import generate
 from forerun.cli.group import Commanded, Root, add_lazy
 from forerun.cli.models import models, pull
+from forerun.cli.plan import plan
 from forerun.version import __version__
 
 app = typer.Typer(
@@ -47,7 +48,7 @@ def _root(
             print(text)
 
 
-for _command in (generate, chat, pull, models):
+for _command in (generate, chat, pull, models, plan):
     app.command(cls=Commanded)(flat(_command))
 add_lazy("bench", "Compare plain, speculative and peer decoding on real workloads.", "forerun.bench.cli:bench_command")
 

@@ -47,12 +47,20 @@ class Loading(Group):
     ] = None
     draft_context: Annotated[
         int | None,
-        flag("--draft-ctx", "Tokens of context the draft model sees: 1 or more (default: its own)", DRAFTING, "N"),
+        flag(
+            "--draft-ctx",
+            "Latest tokens that the draft model sees: 1 or more (default: its context)",
+            DRAFTING,
+            "N",
+        ),
     ] = None
     draft_vocabulary: Annotated[
         int | None,
         flag(
-            "--draft-vocabulary", "Let the draft model propose only the first N ids: cheaper; 1 or more", DRAFTING, "N"
+            "--draft-vocabulary",
+            "Let the draft model propose the N most used tokens only: 1 or more",
+            DRAFTING,
+            "N",
         ),
     ] = None
     draft_min_confidence: Annotated[
@@ -64,15 +72,39 @@ class Loading(Group):
             "P",
         ),
     ] = None
-    device: Annotated[str | None, flag("--device", "auto, cpu, cuda or cuda:N (default: auto)", MODELS, "DEVICE")] = (
-        None
-    )
+    draft_requantise: Annotated[
+        bool | None,
+        flag(
+            "--draft-requantise", "Round the draft model's weights to 4 bits at load: faster (native runtime)", DRAFTING
+        ),
+    ] = None
+    draft_runtime: Annotated[
+        str | None, flag("--draft-runtime", "As --runtime, for the draft model (default: auto)", DRAFTING, "RUNTIME")
+    ] = None
+    runtime: Annotated[
+        str | None,
+        flag(
+            "--runtime",
+            "native (GGUF files on the CPU), torch, or auto: native where it can, unless --device or --dtype ask for "
+            "torch (default: auto)",
+            MODELS,
+            "RUNTIME",
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        flag("--device", "auto, cpu, cuda or cuda:N; other than cpu it is torch (default: auto)", MODELS, "DEVICE"),
+    ] = None
     dtype: Annotated[
-        str | None, flag("--dtype", "auto, float32, bfloat16 or float16 (default: auto)", MODELS, "DTYPE")
+        str | None, flag("--dtype", "auto, or float32, bfloat16 or float16 on torch (default: auto)", MODELS, "DTYPE")
     ] = None
     strict: Annotated[
         bool | None,
-        flag("--strict", "Pad every pass to one shape: text equal bit for bit to plain decoding; slower", MODELS),
+        flag(
+            "--strict",
+            "Text equal bit for bit to plain decoding: on torch by padding every pass to one shape, which is slower",
+            MODELS,
+        ),
     ] = None
     context_length: Annotated[
         int | None, flag("--context-length", "Lower the target's context to N tokens: 2 or more", MODELS, "N")

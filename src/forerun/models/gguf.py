@@ -90,6 +90,14 @@ class GGUFFile:
             ) from None
         return np.ascontiguousarray(values, dtype=np.float32).reshape(info.shape)
 
+    def forget(self, name: str) -> None:
+        """Let go of the memory that reading a tensor took, where the system allows it. Reading it again is fine."""
+        info, page = self._info(name), mmap.PAGESIZE
+        first = -(-info.offset // page) * page
+        whole = (info.offset + info.num_bytes) // page * page - first
+        if hasattr(mmap, "MADV_DONTNEED") and whole > 0:
+            self._mapped().madvise(mmap.MADV_DONTNEED, first, whole)
+
     def close(self) -> None:
         """Unmap the file. What was already decoded stays readable; the rest says that the file was closed."""
         with contextlib.suppress(BufferError):  # an array from `raw` still looks in: the mapping goes with it

@@ -19,11 +19,15 @@ UNUSED = -(1 << 40)
 def measure_cost(
     model: Model, *, context: int = 128, rows: Sequence[int] = ROWS, budget_s: float = 1.5, sequence_id: int = UNUSED
 ) -> CostCurve:
-    """Median milliseconds of a pass that verifies `rows` tokens of one sequence after `context` cached tokens.
+    """Milliseconds of a pass that verifies `rows` tokens of one sequence after `context` cached tokens.
 
-    Rounds over all row counts are interleaved, so that a machine whose speed drifts tilts no part of the curve, and
-    repeat until `budget_s` seconds are used (at least two rounds, the first of which only warms up). A short context
-    of the model lowers `context` and drops row counts that do not fit. `sequence_id` must not be in use.
+    Rounds over all row counts, upwards and downwards in turn, repeat until `budget_s` seconds are used, so that a
+    machine whose speed drifts tilts no part of the curve. The first round warms up and counts only if there is no time
+    for another: a fast model gets many rounds, and a slow one just the one, which keeps first use within seconds. Each
+    point is the lower median of its passes: what else runs on the machine only ever adds.
+
+    A short context of the model lowers `context` and drops row counts that do not fit. `sequence_id` must not be in
+    use.
     """
     limit = model.capabilities.context_length
     if limit is not None:
@@ -35,16 +39,19 @@ def measure_cost(
     try:
         model.forward([Span(sequence_id, 0, [i % size for i in range(context)], 0)])
         deadline = time.perf_counter() + budget_s
-        rounds = 0
-        while rows and (rounds < 2 or time.perf_counter() < deadline):
-            for count in rows:
+        order = list(rows)
+        while order:
+            for count in order:
                 span = Span(sequence_id, context, [(31 * i + 7) % size for i in range(count)], count)
                 start = time.perf_counter()
                 model.forward([span]).wait()
-                if rounds:
-                    times[count].append(time.perf_counter() - start)
+                times[count].append(time.perf_counter() - start)
                 model.keep(sequence_id, context)
-            rounds += 1
+            if time.perf_counter() >= deadline:
+                break
+            order.reverse()
     finally:
         model.free(sequence_id)
-    return CostCurve(context, {count: 1e3 * statistics.median(found) for count, found in times.items()})
+    return CostCurve(
+        context, {count: 1e3 * statistics.median_low(found[1:] or found) for count, found in times.items()}
+    )

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forerun.arrays import arange_like, asarray_like, namespace, zeros_like
+from forerun.arrays import arange_like, namespace
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
-from forerun.sampling.filters import processed_probs
+from forerun.sampling.filters import scaled
+from forerun.sampling.kinds import kind_of
+from forerun.sampling.mass import ArrayMass, Mass, dense, support
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
 Adjust = Callable[[Array], Array]
 """A copy of a row of logits [width] -> the same after penalties, bias, processors and masks."""
+
+UNCHANGED = SamplingParams()
 
 
 class Distribution:
@@ -23,25 +27,30 @@ class Distribution:
     with a smaller head). `adjust` is what comes before the temperature, None where no parameter asks for anything.
     """
 
-    __slots__ = ("_adjust", "_adjusted", "_index", "_params", "_pool", "_probs", "_rows", "size")
+    __slots__ = ("_adjust", "_adjusted", "_index", "_mass", "_params", "_probs", "_rows", "size")
 
     def __init__(self, rows: Rows, index: int, params: SamplingParams, size: int, adjust: Adjust | None = None) -> None:
         self._rows: Rows | None = rows
         self._index, self._params, self.size, self._adjust = index, params, size, adjust
         self._adjusted: tuple[Array, int, float] | None = None  # logits [width], argmax, largest
-        self._pool: tuple[Array | None, Array] | None = None
+        self._mass: Mass | None = None
         self._probs: Array | None = None
 
     @classmethod
     def explicit(cls, probs: Array) -> Distribution:
         """A distribution given by its probabilities [vocab]; any positive total, normalised here."""
-        xp = namespace(probs)
-        total = float(xp.sum(probs))
+        total = float(namespace(probs).sum(probs))
         if not (total > 0 and math.isfinite(total)):
             raise NumericalError(f"probabilities sum to {total}")
+        size = int(probs.shape[0])
+        return cls.of(ArrayMass(None, probs / total, size, 1.0), size)
+
+    @classmethod
+    def of(cls, mass: Mass, size: int) -> Distribution:
+        """A distribution given by mass on ids below `size`, with a positive total."""
         new = cls.__new__(cls)
-        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, SamplingParams(), None, None
-        new._pool, new._probs, new.size = None, probs / total, int(probs.shape[0])
+        new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, UNCHANGED, None, None
+        new._mass, new._probs, new.size = mass, None, size
         return new
 
     def with_params(self, params: SamplingParams) -> Distribution:
@@ -52,45 +61,38 @@ class Distribution:
     def argmax(self) -> int:
         """The likeliest token; ties go to the lowest id. Temperature and filters never change it."""
         if self._rows is None:
-            return int(namespace(self._probs).argmax(self._probs))
+            return int(namespace(self.probs).argmax(self.probs))
         return self._logits(self._rows)[1]
+
+    @property
+    def mass(self) -> Mass:
+        """The processed probabilities, in the form of the row's kind of array."""
+        if self._mass is None:
+            rows = self._own_rows
+            logits = self.raw_logits if self._adjust is None else self._logits(rows)[0]
+            self._mass = kind_of(logits).mass(logits, self._params, lambda: self._logits(rows)[1:])
+        return self._mass
 
     @property
     def pool(self) -> tuple[Array | None, Array]:
         """(ids [n] int64 ascending, their processed probabilities [n] float64) of the tokens that may have mass; ids
         None stands for 0..size - 1."""
-        if self._pool is None:
-            if self._rows is None:
-                return None, self._probs
-            logits, token, largest = self._logits(self._rows)
-            xp = namespace(logits)
-            if self._params.is_greedy:
-                one = asarray_like([1.0], logits, xp.float64)
-                self._pool = asarray_like([token], logits, xp.int64), one
-            else:
-                self._pool = processed_probs(logits, self._params, largest)
-                if self._pool[0] is None and logits.shape[0] < self.size:
-                    self._pool = xp.nonzero(self._pool[1] >= 0.0)[0], self._pool[1]
-        return self._pool
+        ids, probs = self.mass.pool
+        if ids is None and probs.shape[0] < self.size:
+            ids = namespace(probs).nonzero(probs >= 0.0)[0]
+        return ids, probs
 
     @property
     def probs(self) -> Array:
         """Processed probabilities [size] float64."""
         if self._probs is None:
-            ids, probs = self.pool
-            if ids is not None:
-                dense = zeros_like(probs, self.size)
-                dense[ids] = probs
-                probs = dense
-            self._probs = probs
+            self._probs = dense(self.mass, self.size)
         return self._probs
 
     @property
     def raw_logits(self) -> Array:
         """The model's own logits [width] of the real vocabulary, before any parameter."""
-        if self._rows is None:
-            raise ContractError("a distribution that was given by its probabilities has no logits")
-        return self._rows.matrix[self._index, : self.size]
+        return self._own_rows.matrix[self._index, : self.size]
 
     @property
     def confidence(self) -> float:
@@ -99,36 +101,50 @@ class Distribution:
         A function of the prefix alone, so it may decide how far to draft without biasing anything.
         """
         if self._rows is None:
-            return float(namespace(self._probs).max(self._probs))
-        largest = self._raw_best(self._rows)[1]
+            return float(namespace(self.probs).max(self.probs))
         logits = self.raw_logits
-        xp = namespace(logits)
-        return 1.0 / float(xp.sum(xp.exp(logits - largest)))
+        return math.exp(-kind_of(logits).log_total(logits, self._raw_best(self._rows)[1]))
 
     @property
     def support(self) -> tuple[Array, Array]:
         """(ids [n] int64 ascending, log probabilities [n]) of the tokens that have mass."""
-        ids, probs = self.pool
-        xp = namespace(probs)
-        places = xp.nonzero(probs > 0)[0]
-        return places if ids is None else xp.take(ids, places), xp.log(xp.take(probs, places))
+        return support(self.mass)
 
     @property
     def log_weights(self) -> tuple[Array, Array]:
         """(ids [n] int64 ascending, log probabilities up to one constant [n] float64) of the tokens that may have mass.
         Without filters these are scaled logits: nothing is exponentiated or normalised."""
-        params = self._params
-        has_filter = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.is_greedy
-        if self._rows is None or has_filter:
+        if not self._is_whole:
             return self.support
-        logits, _, largest = self._logits(self._rows)
-        xp = namespace(logits)
-        ids = arange_like(logits)
-        return ids, (xp.astype(logits, xp.float64) - largest) / params.temperature
+        logits, _, largest = self._logits(self._own_rows)
+        return arange_like(logits), scaled(logits, self._params.temperature, largest)
 
     def prob(self, token: int) -> float:
         """Processed probability of one token."""
-        return float(self.probs[token])
+        return self.mass.prob(token)
+
+    def draw(self, u: float) -> int:
+        """The token of a uniform u in [0, 1)."""
+        return self.mass.draw(u)
+
+    def race(self, key: int) -> int:
+        """The token whose log probability plus Gumbel noise of (key, id) is largest. Without filters nothing is
+        normalised for it."""
+        if not self._is_whole:
+            return self.mass.race(key)
+        logits, token, largest = self._logits(self._own_rows)
+        return kind_of(logits).race(logits, self._params.temperature, token, largest, key)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether this is a softmax of logits that no filter cuts."""
+        return self._rows is not None and not self._params.has_filter and not self._params.is_greedy
+
+    @property
+    def _own_rows(self) -> Rows:
+        if self._rows is None:
+            raise ContractError("a distribution that was given by its probabilities has no logits")
+        return self._rows
 
     def _logits(self, rows: Rows) -> tuple[Array, int, float]:
         """(adjusted logits [width], argmax, largest)."""

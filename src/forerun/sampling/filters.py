@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from forerun.sampling.params import SamplingParams
 
 
+LEAST = -690.0
+"""Weights of less than e^this are 0, so that no probability is subnormal: not even of a vocabulary of millions."""
+
+
+def scaled(logits: Array, temperature: float, largest: float) -> Array:
+    """(logits - largest) / temperature [n] float64, as a product with 1 / temperature."""
+    xp = namespace(logits)
+    return (xp.astype(logits, xp.float64) - largest) * (1.0 / temperature)
+
+
 def processed_probs(logits: Array, params: SamplingParams, largest: float) -> tuple[Array | None, Array]:
     """Processed probabilities of a row of logits [vocab] whose largest value is `largest` (finite).
 
@@ -26,7 +36,8 @@ def processed_probs(logits: Array, params: SamplingParams, largest: float) -> tu
     if 0 < params.top_k < logits.shape[0]:
         ids = xp.nonzero(logits >= kth_largest(logits, params.top_k))[0]
         logits = xp.take(logits, ids)
-    probs = xp.exp((xp.astype(logits, xp.float64) - largest) / params.temperature)
+    exponents = scaled(logits, params.temperature, largest)
+    probs = xp.where(exponents < LEAST, 0.0, xp.exp(exponents))
     if params.top_p < 1.0:
         places = _nucleus(probs, params.top_p)
         ids, probs = places if ids is None else xp.take(ids, places), xp.take(probs, places)

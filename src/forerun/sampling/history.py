@@ -19,6 +19,7 @@ class History:
 
     def _forget(self) -> None:
         self._num_counted, self._is_sound = 0, True
+        self._known: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}  # the last answer of `after`
         self._places: dict[int, int] = {}
         self._ids = np.zeros(64, dtype=np.int64)
         self._counts = np.zeros(64, dtype=np.int64)
@@ -33,6 +34,7 @@ class History:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Count tokens."""
+        self._known.clear()
         for token in tokens:
             place = self._places.setdefault(token, len(self._places))
             if place == len(self._ids):
@@ -43,6 +45,12 @@ class History:
 
     def after(self, prefix: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """(distinct ids [n], their counts [n]) int64 once `prefix` has been added to what is committed."""
+        key = tuple(prefix)
+        if key not in self._known:
+            self._known = {key: self._counted(key)}
+        return self._known[key]
+
+    def _counted(self, prefix: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         num = len(self._places)
         if not prefix:
             return self._ids[:num], self._counts[:num]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from forerun.arrays import descending, kth_largest, namespace
+from forerun.arrays import namespace, rank_and_top
 from forerun.errors import NumericalError
 from forerun.sampling.distribution import Distribution
+from forerun.sampling.kinds import kind_of
 from forerun.types import Array, LogprobsKind, TokenLogprob
 
 
@@ -18,38 +19,39 @@ def token_logprob(row: Distribution, token: int, num_top: int, kind: LogprobsKin
     """
     if kind == "raw":
         return raw_logprob(row.raw_logits, token, num_top)
-    return _entry(_log(row.probs), token, num_top)
+    ids, probs = row.pool
+    place = token if ids is None else _place(ids, token)
+    if place is None:
+        ids, probs, place = None, row.probs, token
+    rank, top = rank_and_top(probs, place, num_top, 0.0)
+
+    def log_of(place: int) -> float:
+        prob = float(probs[place])
+        return math.log(prob) if prob > 0.0 else -math.inf
+
+    tokens = top if ids is None else [int(ids[i]) for i in top]
+    return _entry(token, log_of(place), rank, [(i, log_of(j)) for i, j in zip(tokens, top, strict=True)])
 
 
 def raw_logprob(logits: Array, token: int, num_top: int) -> TokenLogprob:
     """`TokenLogprob` of log softmax(logits [vocab]): one pass, no vector as wide as the vocabulary is kept."""
-    xp = namespace(logits)
-    largest = float(xp.max(logits))
+    largest = float(namespace(logits).max(logits))
     if not math.isfinite(largest):
         raise NumericalError(f"a row of logits has {largest} as its largest value", "no log probability can be given")
-    total = float(xp.sum(xp.exp(logits - largest), dtype=xp.float64))
-    return _entry(logits, token, num_top, largest + math.log(total))
+    kind = kind_of(logits)
+    normaliser = largest + kind.log_total(logits, largest)
+    rank, top = kind.rank_and_top(logits, token, num_top)
+    return _entry(token, float(logits[token]) - normaliser, rank, [(i, float(logits[i]) - normaliser) for i in top])
 
 
-def _log(probs: Array) -> Array:
-    xp = namespace(probs)
-    return xp.where(probs > 0.0, xp.log(xp.where(probs > 0.0, probs, 1.0)), -math.inf)
+def _entry(token: int, logprob: float, rank: int, top: list[tuple[int, float]]) -> TokenLogprob:
+    """Rounding may lift the log of a probability of 1 above 0."""
+    listed = [(i, min(value, 0.0)) for i, value in top]
+    if top and all(i != token for i, _ in top):
+        listed.append((token, min(logprob, 0.0)))
+    return TokenLogprob(token, min(logprob, 0.0), rank, tuple(listed))
 
 
-def _entry(values: Array, token: int, num_top: int, normaliser: float = 0.0) -> TokenLogprob:
-    """From log weights [vocab] and the log of their total. Ties are ranked by the lower id."""
-    xp = namespace(values)
-    chosen = values[token]
-    rank = 1 + int(xp.sum(xp.astype(values > chosen, xp.int64)))
-    rank += int(xp.sum(xp.astype(values[:token] == chosen, xp.int64)))
-    top: list[tuple[int, float]] = []
-    if num_top > 0:
-        # Of ruled-out tokens none is listed, so that they need not be ranked either.
-        num = min(num_top, int(xp.sum(xp.astype(values > -math.inf, xp.int64))))
-        pool = xp.nonzero(values >= kth_largest(values, num))[0]
-        order, best = descending(xp.take(values, pool))
-        ids = xp.take(pool, order[:num]).tolist()
-        top = [(i, min(v - normaliser, 0.0)) for i, v in zip(ids, best[:num].tolist(), strict=True)]
-        if token not in ids:
-            top.append((token, min(float(chosen) - normaliser, 0.0)))
-    return TokenLogprob(token, min(float(chosen) - normaliser, 0.0), rank, tuple(top))
+def _place(ids: Array, token: int) -> int | None:
+    places = namespace(ids).nonzero(ids == token)[0]
+    return int(places[0]) if places.shape[0] else None

@@ -216,6 +216,11 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def has_filter(self) -> bool:
+        """Whether tokens are dropped for their probability alone."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+    @property
     def is_structured(self) -> bool:
         """Whether a grammar decides which tokens are legal."""
         return not (self.regex is None and self.json_schema is None and self.constraint is None)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
-from forerun.arrays import asarray_like, namespace, zeros_like
+from forerun.arrays import namespace, zeros_like
 from forerun.constraints import Constraint
 from forerun.errors import UserCodeError
 from forerun.runtime.base import Rows
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.history import History
+from forerun.sampling.kinds import kind_of
 from forerun.sampling.masks import Masks
 from forerun.sampling.params import SamplingParams
 from forerun.sampling.processors import Processor, StatefulProcessor, call, copies
@@ -134,21 +135,18 @@ class Processing:
 
     def _penalise_repetition(self, logits: Array, prefix: Prefix, source: str) -> Array:
         """Keskar et al. (arXiv 1909.05858), with transformers' rule for negative logits."""
-        xp, penalty = namespace(logits), self._params.repetition_penalty
-        ids = _on(self._history.after(prefix)[0], logits)
-        values = xp.take(logits, ids)
-        logits[ids] = xp.where(values < 0, values * penalty, values / penalty)
-        return logits
+        ids, _ = self._history.after(prefix)
+        return kind_of(logits).edits.penalise_repetition(logits, ids, self._params.repetition_penalty)
 
     def _penalise_frequency(self, logits: Array, prefix: Prefix, source: str) -> Array:
         """logit - frequency_penalty * count - presence_penalty, for tokens that occurred."""
         params = self._params
         ids, counts = self._history.after(prefix)
-        amounts = params.frequency_penalty * counts[ids < logits.shape[0]] + params.presence_penalty
-        return _subtract(logits, ids, amounts)
+        amounts = params.frequency_penalty * counts + params.presence_penalty
+        return kind_of(logits).edits.subtract(logits, ids, amounts)
 
     def _add_bias(self, logits: Array, prefix: Prefix, source: str) -> Array:
-        return _subtract(logits, self._bias_ids, -self._biases[self._bias_ids < logits.shape[0]])
+        return kind_of(logits).edits.subtract(logits, self._bias_ids, -self._biases)
 
     def _call_processors(self, logits: Array, prefix: Prefix, source: str) -> Array:
         tokens = [*self._tokens, *prefix]
@@ -166,20 +164,20 @@ class Processing:
         for length, lasts_by_context in self._bad_words.items():
             lasts = lasts_by_context.get(self._tail(length, prefix))
             if lasts is not None:
-                logits = _ban(logits, lasts)
+                logits = kind_of(logits).edits.rule_out(logits, lasts)
         return logits
 
     def _ban_early_end(self, logits: Array, prefix: Prefix, source: str) -> Array:
         num_output = len(self._tokens) - self._prompt_length + len(prefix)
-        return _ban(logits, self._stop_ids) if num_output < self._params.min_tokens else logits
+        if num_output >= self._params.min_tokens:
+            return logits
+        return kind_of(logits).edits.rule_out(logits, self._stop_ids)
 
     def _mask(self, logits: Array, prefix: Prefix, source: str) -> Array:
         legal = self._masks.after(prefix)
         if legal is None:
             return logits
-        xp = namespace(logits)
-        mask = np.array(legal[: logits.shape[0]])  # a copy, because torch warns about arrays it may not write to
-        return xp.where(asarray_like(mask, logits, xp.bool), logits, -math.inf)
+        return kind_of(logits).edits.keep_only(logits, legal)
 
     def _tail(self, length: int, prefix: Prefix) -> Prefix:
         """The last `length` tokens of the text and `prefix`; fewer where the text is shorter."""
@@ -237,23 +235,6 @@ class _Stateful:
 
 def _ids(tokens: Iterable[int]) -> np.ndarray:
     return np.array(list(tokens), dtype=np.int64)
-
-
-def _on(ids: np.ndarray, logits: Array) -> Array:
-    """Those of the ids that the row has, where the row is."""
-    return asarray_like(ids[ids < logits.shape[0]], logits, namespace(logits).int64)
-
-
-def _subtract(logits: Array, ids: np.ndarray, amounts: np.ndarray) -> Array:
-    """`amounts` off the logits of those of the ids that the row has, one amount for each."""
-    places = _on(ids, logits)
-    logits[places] = namespace(logits).take(logits, places) - asarray_like(amounts, logits, logits.dtype)
-    return logits
-
-
-def _ban(logits: Array, ids: np.ndarray) -> Array:
-    logits[_on(ids, logits)] = -math.inf
-    return logits
 
 
 def _by_context(words: Sequence[str | tuple[int, ...]]) -> dict[int, dict[Prefix, np.ndarray]]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forerun.arrays import namespace
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
-from forerun.verification.chain import acceptance_ratio, draft_row, residual, residual_mass
+from forerun.verification.chain import Residual, acceptance_ratio, draft_row, residual
 from forerun.verification.emit import UNUSABLE, emit
 
 
@@ -27,39 +26,36 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
     only if what is committed leads to that row, as it would in plain decoding.
     """
     k = len(draft.tokens)
-    scale, accepted, accepted_scale = 1.0, 0, 1.0
+    scale, accepted, left = 1.0, 0, None
     for node, token in enumerate(draft.tokens):
         scale = min(scale * acceptance_ratio(target_rows[node], draft, node, token), 1.0)
         if scale <= 0.0:
             break  # no text of the target leads on from here, so the rows behind need not even be looked at
         num = node + 1
-        if num < k and not _is_usable(target_rows[num]):
+        behind = _usable(target_rows[num], draft_row(draft, num), scale) if num < k else None
+        if behind is None:
             k = num
-        threshold = scale if num == k else _threshold(target_rows[num], draft_row(draft, num), scale)
-        if noise.accept(threshold, node):
-            accepted, accepted_scale = num, scale
+        if noise.accept(scale if behind is None else _threshold(behind.mass, scale), node):
+            accepted, left = num, behind
         if num == k:
             break
     if accepted == k:
-        emitted = target_rows[k]
-    else:
-        emitted = residual(target_rows[accepted], draft_row(draft, accepted), accepted_scale)
-    return emit(emitted, accepted, noise, Purpose.EMIT)
+        return emit(target_rows[k], k, noise, Purpose.EMIT)
+    if left is None:
+        left = residual(target_rows[0], draft_row(draft, 0), 1.0)
+    return emit(left.distribution, accepted, noise, Purpose.EMIT)
 
 
-def _is_usable(target_row: Distribution) -> bool:
-    """Whether a token can be chosen from the row: a function of the prefix that leads to it, so ending the draft before
-    an unusable one conditions on nothing that is dropped."""
+def _usable(target_row: Distribution, draft_row: Distribution, scale: float) -> Residual | None:
+    """The residual, None where no token can be chosen from the target's row: a function of the prefix that leads to it,
+    so ending the draft before an unusable one conditions on nothing that is dropped."""
     try:
-        target_row.argmax  # noqa: B018 - looking is what raises
+        return residual(target_row, draft_row, scale)
     except UNUSABLE:
-        return False
-    return True
+        return None
 
 
-def _threshold(target_row: Distribution, draft_row: Distribution, scale: float) -> float:
-    """h[i] of the row after prefix i, whose P[i] is `scale`."""
-    mass = residual_mass(target_row, draft_row, scale)
-    r = float(namespace(mass).sum(mass))
+def _threshold(r: float, scale: float) -> float:
+    """h[i] of a prefix i whose P[i] is `scale`, from the mass r[i] behind it."""
     denominator = r + 1.0 - scale
     return r / denominator if denominator > 0.0 else 1.0

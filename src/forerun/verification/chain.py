@@ -6,8 +6,8 @@ The two papers state one rule with the letters swapped; here p is the target and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from forerun.arrays import namespace
 from forerun.errors import ContractError
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
@@ -30,7 +30,9 @@ def chain(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
         except UNUSABLE:
             return stuck(node)
         if not noise.accept(min(1.0, ratio), node):
-            return emit(residual(target_rows[node], draft_row(draft, node), 1.0), node, noise, Purpose.EMIT)
+            return emit(
+                residual(target_rows[node], draft_row(draft, node), 1.0).distribution, node, noise, Purpose.EMIT
+            )
     node = len(draft.tokens)
     return emit(target_rows[node], node, noise, Purpose.EMIT)
 
@@ -52,14 +54,16 @@ def acceptance_ratio(target_row: Distribution, draft: Draft, node: int, token: i
     return target_row.prob(token) / q
 
 
-def residual(target_row: Distribution, draft_row: Distribution, scale: float) -> Distribution:
-    """normalise(max(scale * p - q, 0)); p itself where less mass than rounding is left."""
-    mass = residual_mass(target_row, draft_row, scale)
-    xp = namespace(mass)
-    return Distribution.explicit(mass) if float(xp.sum(mass)) > NEGLIGIBLE else target_row
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What remains of p after q is taken away: its mass, and the distribution that is drawn from."""
+
+    mass: float
+    distribution: Distribution
 
 
-def residual_mass(target_row: Distribution, draft_row: Distribution, scale: float) -> object:
-    """max(scale * p - q, 0) [vocab], not normalised."""
-    difference = scale * target_row.probs - draft_row.probs
-    return namespace(difference).where(difference > 0.0, difference, 0.0)
+def residual(target_row: Distribution, draft_row: Distribution, scale: float) -> Residual:
+    """max(scale * p - q, 0), and the same normalised; p itself where less mass than rounding is left."""
+    left = target_row.mass.minus(draft_row.mass, scale)
+    enough = left.total > NEGLIGIBLE
+    return Residual(left.total, Distribution.of(left, target_row.size) if enough else target_row)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from forerun.errors import (
@@ -20,13 +21,15 @@ from forerun.errors import (
     UnsupportedModelError,
 )
 from forerun.models.gguf import GGUFFile, open_gguf
+from forerun.models.gguf_model import FAMILIES, is_known
+from forerun.runtime.limits import check_head_ids, chosen_context
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
 from forerun.runtime.torch.linear import has_fast_bfloat16
-from forerun.runtime.torch.model import TorchModel, check_head_rows, chosen_context
+from forerun.runtime.torch.model import TorchModel
 from forerun.runtime.torch.registry import PROBE, register
 from forerun.runtime.torch.strict import check_strict
-from forerun.runtime.torch.support import check_config, probe
+from forerun.runtime.torch.support import check_config, context_length_of, probe
 
 if TYPE_CHECKING:
     from forerun.models.progress import Progress
@@ -42,16 +45,16 @@ def check_torch_model(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
 ) -> None:
     """Raise what `load_torch_model` would raise, without reading weights: device, dtype, file, architecture, layers,
-    context length, head rows."""
+    context length, head."""
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         source.check(strict)
-        chosen_context(source.config, context_length)
-        if num_head_rows is not None:
-            check_head_rows(num_head_rows, source.config.get_text_config().vocab_size)
+        chosen_context(context_length_of(source.config), context_length)
+        if head_ids is not None:
+            check_head_ids(head_ids, source.config.get_text_config().vocab_size)
 
 
 def load_torch_model(
@@ -62,20 +65,21 @@ def load_torch_model(
     dtype: str = "auto",
     strict: bool = False,
     context_length: int | None = None,
-    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> TorchModel:
     """A model from a GGUF file (`kind` "gguf") or a transformers directory ("transformers").
 
     `device` "auto" is CUDA where there is one. `dtype` "auto" is the directory's own, or bfloat16 for a GGUF, unless
-    the device is slow at it. `num_head_rows` computes only the first N rows of the output head, for a cheap draft.
+    the device is slow at it. `head_ids` computes only these rows of the output head, for a cheap draft: the rest of a
+    row is minus infinity.
     """
     with _quiet():
         source = _Source(Path(path), kind, device, dtype)
         shapes = source.check(strict)
-        limit = chosen_context(source.config, context_length)
+        limit = chosen_context(context_length_of(source.config), context_length)
         model = source.read(progress).to(source.device)
-        settings: dict[str, Any] = {"strict": strict, "context_length": limit, "num_head_rows": num_head_rows}
+        settings: dict[str, Any] = {"strict": strict, "context_length": limit, "head_ids": head_ids}
         if shapes is None:
             return TorchModel.from_transformers(model, **settings | {"context_length": context_length})
         return TorchModel.assemble(model, shapes, **settings)
@@ -90,7 +94,7 @@ class _Source:
         register()
         self.path, self.device = path, choose_device(device)
         self._gguf: GGUFFile | None = open_gguf(path) if kind == "gguf" else None
-        self._ours = self._gguf is not None and gguf.ours(self._gguf)
+        self._ours = self._gguf is not None and is_known(self._gguf)
         if self._gguf is None:
             self.config = _directory_config(path)
         elif self._ours:
@@ -203,7 +207,7 @@ def _foreign_gguf_config(file: GGUFFile) -> Any:
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
     arch = file.architecture
-    served = f"served: {', '.join(gguf.FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
+    served = f"served: {', '.join(FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
     scaling = file.metadata.get(f"{arch}.rope.scaling.type", "none")
     factors = [name for name in file.tensors if name.startswith("rope_f")]
     if (scaling != "none" or factors) and arch != "gpt-oss":

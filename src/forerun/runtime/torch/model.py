@@ -7,15 +7,18 @@ passes keep the order of rows, the rows asked for are gathered by concatenation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from forerun.errors import ContractError, ParameterError, UnsupportedModelError
+from forerun.errors import ContractError, UnsupportedModelError
 from forerun.runtime.base import Rows, check_spans
 from forerun.runtime.cost import UNUSED, measure_cost
+from forerun.runtime.limits import check_head_ids, chosen_context
 from forerun.runtime.torch.attention import (
     ATTENTION,
     Attention,
@@ -55,14 +58,21 @@ class TorchModel:
     """
 
     def __init__(
-        self, module: Any, shapes: tuple[LayerShape, ...], *, context_length: int | None, strict: bool
+        self,
+        module: Any,
+        shapes: tuple[LayerShape, ...],
+        *,
+        context_length: int | None,
+        strict: bool,
+        head_ids: np.ndarray | None = None,
     ) -> None:
         weight = module.get_input_embeddings().weight
         self._module, self._shapes, self._strict = module, shapes, strict
+        self._head_ids = None if head_ids is None else torch.as_tensor(head_ids, device=weight.device)
         self.device, self.dtype = weight.device, weight.dtype
         self.capabilities = Capabilities(
             context_length=context_length,
-            vocabulary_size=module.get_output_embeddings().out_features,
+            vocabulary_size=module.get_output_embeddings().out_features if head_ids is None else weight.shape[0],
             num_embeddings=weight.shape[0],
             device=str(self.device),
         )
@@ -76,11 +86,12 @@ class TorchModel:
         *,
         strict: bool = False,
         context_length: int | None = None,
-        num_head_rows: int | None = None,
+        head_ids: Sequence[int] | np.ndarray | None = None,
         optimise: bool = True,
     ) -> TorchModel:
         """Take over a transformers model that holds its weights: it is changed in place and must not be used directly
-        any more. `optimise` repacks linear layers and fuses known decoder layers.
+        any more. `head_ids` computes only these rows of the output head, for a cheap draft: the rest of a row is minus
+        infinity. `optimise` repacks linear layers and fuses known decoder layers.
 
         Raises UnsupportedModelError for layers that cannot be served, ParameterError for a limit that does not fit.
         """
@@ -88,13 +99,11 @@ class TorchModel:
         config = module.config
         if not isinstance(module, check_config(config)):
             raise refused(config, f"{type(module).__name__} is not their causal language model")
-        limit = chosen_context(config, context_length)
+        limit = chosen_context(context_length_of(config), context_length)
         module.eval().requires_grad_(False)
         config._attn_implementation = PROBE
         shapes = probe(module)
-        return cls.assemble(
-            module, shapes, strict=strict, context_length=limit, num_head_rows=num_head_rows, optimise=optimise
-        )
+        return cls.assemble(module, shapes, strict=strict, context_length=limit, head_ids=head_ids, optimise=optimise)
 
     @classmethod
     def assemble(
@@ -104,7 +113,7 @@ class TorchModel:
         *,
         strict: bool,
         context_length: int | None,
-        num_head_rows: int | None,
+        head_ids: Sequence[int] | np.ndarray | None,
         optimise: bool = True,
     ) -> TorchModel:
         """`from_transformers` for a model that was probed already."""
@@ -112,13 +121,13 @@ class TorchModel:
         config._attn_implementation = ATTENTION
         if strict:
             check_strict(config)
-        _prepare_head(module, num_head_rows)
+        kept = _prepare_head(module, head_ids)
         if optimise:
             fuse_layers(module, shapes)
             pack_linears(module)
         if strict:
             make_rowwise(module)
-        model = cls(module, shapes, context_length=context_length, strict=strict)
+        model = cls(module, shapes, context_length=context_length, strict=strict, head_ids=kept)
         _check_rows(model, strict)
         return model
 
@@ -158,7 +167,10 @@ class TorchModel:
         for span in spans:
             self.cache.reserve(span.sequence_id, span.start + len(span.tokens))
         counts = [span.num_rows for span in spans]
-        matrix = torch.empty((sum(counts), self.capabilities.vocabulary_size), dtype=torch.float32, device=self.device)
+        shape = (sum(counts), self.capabilities.vocabulary_size)
+        matrix = torch.empty(shape, dtype=torch.float32, device=self.device)
+        if self._head_ids is not None:
+            matrix.fill_(-math.inf)
         done = 0
         with torch.inference_mode():
             for one in self._passes(spans):
@@ -205,7 +217,11 @@ class TorchModel:
                 return
             keep = torch.tensor(wanted, device=self.device)
             out = self._module(**arguments, logits_to_keep=keep).logits
-        logits.copy_(out[0, : len(one.wanted)])
+        computed = out[0, : len(one.wanted)]
+        if self._head_ids is None:
+            logits.copy_(computed)
+        else:
+            logits[:, self._head_ids] = computed.float()
 
     def _attention(self, segments: list[Segment]) -> Attention:
         if self._strict:
@@ -215,32 +231,18 @@ class TorchModel:
         return PaddedGroups(segments, self._shapes, self.device)
 
 
-def chosen_context(config: Any, wanted: int | None) -> int | None:
-    """The context length to serve: the model's own, or a shorter one."""
-    own = context_length_of(config)
-    if wanted is None:
-        return own
-    if wanted < 1 or (own is not None and wanted > own):
-        raise ParameterError("context_length", f"{wanted} is not between 1 and the model's {own}")
-    return wanted
-
-
-def check_head_rows(num_rows: int, available: int) -> None:
-    """Refuse a cut of the output head that is none."""
-    if not 1 <= num_rows <= available:
-        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
-
-
-def _prepare_head(module: Any, num_rows: int | None) -> None:
-    """Keep the first `num_rows` rows of the output head only."""
+def _prepare_head(module: Any, head_ids: Sequence[int] | np.ndarray | None) -> np.ndarray | None:
+    """Keep the rows of the output head that are named, and say which: ascending ids [n]."""
     head = module.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
         raise refused(module.config, "their output head is not a plain linear layer")
-    if num_rows is None:
-        return
-    check_head_rows(num_rows, head.out_features)
-    bias = None if head.bias is None else head.bias[:num_rows].clone()
-    module.set_output_embeddings(plain_linear(head.weight[:num_rows].clone(), bias))
+    if head_ids is None:
+        return None
+    ids = check_head_ids(head_ids, head.out_features)
+    places = torch.as_tensor(ids, device=head.weight.device)
+    bias = None if head.bias is None else head.bias[places]
+    module.set_output_embeddings(plain_linear(head.weight[places], bias))
+    return ids
 
 
 def _check_rows(model: TorchModel, strict: bool) -> None:
@@ -263,6 +265,7 @@ def _check_rows(model: TorchModel, strict: bool) -> None:
             for spans in pieces:
                 out = model.forward([Span(ids[i], a, texts[i][a:b], b - a) for i, a, b in spans])
                 matrix = torch.as_tensor(out.matrix)
+                matrix = matrix if model._head_ids is None else matrix[:, model._head_ids]
                 for place, (i, a, b) in enumerate(spans):
                     first = out.index(place, 0)
                     rows[i].append(matrix[first : first + b - a])

@@ -9,6 +9,7 @@ from typing import Any
 from forerun.arrays import namespace
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, Processing
+from forerun.sampling.mass import Mass
 from forerun.types import Array, Draft
 from forerun.verification.broken.parts import Broken
 
@@ -98,6 +99,10 @@ class _Mislabelled(Distribution):
 
     def _logits(self, rows: Rows) -> tuple[Array, int, float]:
         return self._sound._logits(rows)
+
+    @property
+    def mass(self) -> Mass:
+        return self._sound.mass
 
     @property
     def raw_logits(self) -> Array:

@@ -12,7 +12,7 @@ from forerun.sampling import Distribution
 from forerun.types import Draft, Verdict
 from forerun.verification import CHAIN_RULES, Rule
 from forerun.verification.broken.parts import Broken, NoiseFactory, Rules
-from forerun.verification.chain import acceptance_ratio, chain, draft_row, residual, residual_mass
+from forerun.verification.chain import acceptance_ratio, chain, draft_row, residual
 from forerun.verification.follow import follow
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -20,7 +20,9 @@ from forerun.verification.follow import follow
 
 def _chain_like(
     passes: Callable[[Distribution, Draft, int, int], float],
-    after_rejection: Callable[[Distribution, Distribution], Distribution] = lambda p, q: residual(p, q, 1.0),
+    after_rejection: Callable[[Distribution, Distribution], Distribution] = lambda p, q: (
+        residual(p, q, 1.0).distribution
+    ),
     after_all: Callable[[Distribution, Draft], Distribution] = lambda p, draft: p,
 ) -> Rules:
     """The chain rule with some of its three parts replaced."""
@@ -101,8 +103,7 @@ def _block_like(
             elif threshold == "scale" or node + 1 == k:
                 h = scale
             else:
-                mass = residual_mass(target_rows[node + 1], draft_row(draft, node + 1), scale)
-                r = float(namespace(mass).sum(mass))
+                r = residual(target_rows[node + 1], draft_row(draft, node + 1), scale).mass
                 h = r / (r + 1.0 - scale) if r + 1.0 - scale > 0.0 else 1.0
             if noise.accept(h, node):
                 num, num_scale = node + 1, scale
@@ -111,7 +112,8 @@ def _block_like(
         if num == k:
             emitted = target_rows[k]
         else:
-            emitted = residual(target_rows[num], draft_row(draft, num), num_scale if scaled_residual else 1.0)
+            own_scale = num_scale if scaled_residual else 1.0
+            emitted = residual(target_rows[num], draft_row(draft, num), own_scale).distribution
         return Verdict(tuple(range(num)), noise.draw(emitted, num, Purpose.EMIT))
 
     return {"sampled": rule, "deterministic": follow}

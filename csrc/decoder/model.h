@@ -1,0 +1,33 @@
+// A decoder's weights, by name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "decoder/decoder.h"
+
+namespace forerun {
+
+struct Layer {
+  Matrix q, k, v, o, gate, up, down;
+  std::vector<float> attention_norm, ffn_norm;
+  std::vector<float> q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;  // empty: none
+  std::vector<float> q_norm, k_norm;                                                 // of each head; empty: none
+};
+
+struct Model {
+  explicit Model(const Description& description);
+
+  Matrix& matrix(const std::string& name);              // std::invalid_argument for a name that is none
+  std::vector<float>& vector(const std::string& name);  // likewise
+  void check() const;                                   // std::invalid_argument names what is missing or misshapen
+  const Matrix& output_head() const { return head.num_outputs() ? head : embedding; }
+  int64_t num_bytes() const;  // of what one row of a pass reads
+
+  Description description;
+  Matrix embedding, head;
+  std::vector<float> norm;
+  std::vector<Layer> layers;
+};
+
+}  // namespace forerun

@@ -1,0 +1,105 @@
+"""What a draft model has cached of each text: derived from the texts, never the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from forerun.runtime.base import Model
+from forerun.types import Span
+
+MIN_SHARED = 16
+"""Tokens that must be saved before a cache is forked from another text's."""
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Tokens `start`, `start + 1`, ... of a text, at positions 0, 1, ... of the draft model."""
+
+    start: int = 0
+    tokens: list[int] = field(default_factory=list)  # drafted ones included, until they are brought back
+
+
+class DraftCaches:
+    """One cache for each text that is drafted for. Made of begin, forward, keep, fork and free alone, so that every
+    runtime can be given a cache that begins in the middle of a text."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._caches: dict[int, _Cache] = {}
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._caches
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    def extent(self, key: int) -> tuple[int, int]:
+        """(place in the text where the cache begins, tokens it holds); of a text without a cache (0, 0)."""
+        cache = self._caches.get(key)
+        return (0, 0) if cache is None else (cache.start, len(cache.tokens))
+
+    def bring_back(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
+        """Make the cache hold what it can of the text from `start` on and nothing else: at most `most` tokens (None:
+        any number), and never the last one, so that there is a row to draft from once the rest is fed."""
+        if key in self._caches and self._caches[key].start != start:
+            self.free(key)
+        if key not in self._caches:
+            self._begin(key, tokens, start, most)
+        cache = self._caches[key]
+        num_kept = min(common_length(cache.tokens, tokens, cache.start), len(tokens) - 1 - cache.start)
+        self._model.keep(key, num_kept)
+        del cache.tokens[self._model.length(key) :]
+
+    def missing(self, key: int, tokens: Sequence[int], drafted: Sequence[int]) -> Span:
+        """The span of what is not cached yet of a text and the draft after it; one row is wanted."""
+        cache = self._caches[key]
+        place = cache.start + len(cache.tokens)
+        rest = [*tokens[place:], *drafted[max(place - len(tokens), 0) :]]
+        return Span(key, len(cache.tokens), rest, 1)
+
+    def note_fed(self, spans: Sequence[Span]) -> None:
+        """A pass has fed these."""
+        for span in spans:
+            self._caches[span.sequence_id].tokens.extend(span.tokens)
+
+    def nearest(self, tokens: Sequence[int], start: int, most: int | None) -> tuple[int | None, int]:
+        """(text whose cache could be forked for this one, place up to which it would then be cached). The cache may
+        begin before `start`, but not so early that more than `most` tokens would be needed."""
+        found, end = None, start
+        for key, cache in self._caches.items():
+            if cache.start <= start and (most is None or len(tokens) - cache.start <= most):
+                shared = cache.start + common_length(cache.tokens, tokens, cache.start)
+                if shared > end:
+                    found, end = key, shared
+        return found, end
+
+    def free(self, key: int) -> None:
+        """Let go of a text; unknown ones are ignored."""
+        if self._caches.pop(key, None) is not None:
+            self._model.free(key)
+
+    def _begin(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
+        """A cache for a new text: forked from the one that shares most of it (choices of one prompt do)."""
+        source, end = self.nearest(tokens, start, most)
+        self._model.free(key)  # of a beginning that was interrupted
+        if source is None or end - start < MIN_SHARED:
+            self._model.begin(key)
+            self._caches[key] = _Cache(start)
+        else:
+            first = self._caches[source].start
+            self._model.fork(source, key, end - first)
+            self._caches[key] = _Cache(first, list(tokens[first:end]))
+
+
+def common_length(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:
+    """How many tokens `one` and `other[start:]` have in common at the start, in halving steps: slices are compared far
+    faster than a loop over tokens."""
+    low, high = 0, min(len(one), len(other) - start)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(one[low:middle]) == list(other[start + low : start + middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

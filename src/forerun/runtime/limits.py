@@ -1,0 +1,32 @@
+"""Limits of a model that a user may lower: its context, and the rows of its output head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from forerun.errors import ParameterError
+
+
+def chosen_context(own: int | None, wanted: int | None) -> int | None:
+    """The context length to serve: the model's own, or a shorter one."""
+    if wanted is None:
+        return own
+    if wanted < 1 or (own is not None and wanted > own):
+        raise ParameterError("context_length", f"{wanted} is not between 1 and the model's {own}")
+    return wanted
+
+
+def check_head_rows(num_rows: int | None, available: int) -> None:
+    """Refuse a cut of the output head that is none."""
+    if num_rows is not None and not 1 <= num_rows <= available:
+        raise ParameterError("num_head_rows", f"{num_rows} is not between 1 and the head's {available} rows")
+
+
+def check_head_ids(head_ids: Sequence[int] | np.ndarray, available: int) -> np.ndarray:
+    """Tokens that an output head is cut to: [n] int64, ascending, each once. Refused unless some of the head's."""
+    ids = np.unique(np.asarray(head_ids, dtype=np.int64))
+    if not len(ids) or ids[0] < 0 or ids[-1] >= available:
+        raise ParameterError("head_ids", f"not some of the {available} ids of the output head")
+    return ids

@@ -1,0 +1,140 @@
+"""From a GGUF file to a NativeModel. Everything that can be refused is refused before any weight is read.
+
+Each matrix is repacked straight out of the mapped file, and its pages are let go of behind it: memory holds the packed
+weights and the tensor at hand, never two copies of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forerun import _native
+from forerun.errors import FileFormatError, ParameterError
+from forerun.models.gguf import GGUFFile, open_gguf
+from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
+from forerun.runtime.limits import check_head_ids, check_head_rows, chosen_context
+from forerun.runtime.native.description import SERVED, Description, describe
+from forerun.runtime.native.model import NativeModel
+from forerun.types import Capabilities
+
+if TYPE_CHECKING:
+    from forerun.models.progress import Progress
+
+
+def check_native_model(
+    path: Path,
+    *,
+    context_length: int | None = None,
+    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
+) -> None:
+    """Raise what `load_native_model` would raise, without reading weights: file, family, tensors, limits."""
+    with open_gguf(path) as file:
+        _Plan.of(file, context_length, num_head_rows, head_ids)
+
+
+def load_native_model(
+    path: Path,
+    *,
+    context_length: int | None = None,
+    num_head_rows: int | None = None,
+    head_ids: Sequence[int] | np.ndarray | None = None,
+    requantise: bool = False,
+    progress: Progress | None = None,
+) -> NativeModel:
+    """A model from a GGUF file, for the CPU.
+
+    `num_head_rows` computes only the first N rows of the output head, `head_ids` only those of the ids given (the rest
+    of a row is -inf); `requantise` rounds every weight matrix anew to 4 bits in groups of 32. All three are for cheap
+    drafts: q changes, text does not.
+    """
+    with open_gguf(path) as file:
+        plan = _Plan.of(file, context_length, num_head_rows, head_ids)
+        if progress is not None:
+            progress.start(sum(tensor.num_bytes for tensor in file.tensors.values()), f"loading {path.name}")
+        try:
+            plan.fill(requantise, progress.advance if progress is not None else lambda _: None)
+        finally:
+            if progress is not None:
+                progress.finish()
+    return NativeModel(plan.decoder, plan.capabilities, plan.head_ids)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A checked file and an empty decoder for it. `head_ids`: ascending ids [N] of the head's rows, None for all or the
+    first `num_head_rows`."""
+
+    file: GGUFFile
+    description: Description
+    decoder: _native.Decoder
+    capabilities: Capabilities
+    num_head_rows: int
+    head_ids: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        file: GGUFFile,
+        context_length: int | None,
+        num_head_rows: int | None,
+        head_ids: Sequence[int] | np.ndarray | None,
+    ) -> _Plan:
+        """Check everything that can be checked without weights."""
+        description = describe(file)
+        model = description.model
+        limit = chosen_context(model.context_length, context_length) or model.context_length
+        check_head_rows(num_head_rows, model.num_embeddings)
+        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings)
+        if ids is not None and num_head_rows is not None:
+            raise ParameterError("head_ids", "given beside num_head_rows", "give one of the two")
+        num_rows = len(ids) if ids is not None else num_head_rows or model.num_embeddings
+        try:
+            decoder = _native.Decoder(description.fields(num_rows, limit))
+        except ValueError as error:
+            raise unsupported(file, "a size", str(error), SERVED) from error
+        width = model.num_embeddings if ids is not None else num_rows
+        return cls(
+            file, description, decoder, Capabilities(limit, width, model.num_embeddings, trees=True), num_rows, ids
+        )
+
+    def fill(self, requantise: bool, advance: Callable[[int], None]) -> None:
+        """Give the decoder its weights; `advance` hears of bytes read."""
+        file, is_tied = self.file, self.description.model.is_tied
+        for name, place in self.description.tensors.items():
+            if len(place.shape) == 1:
+                values = file.dequantise(name)
+                self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
+            elif name == HEAD:
+                self._set_head(name, requantise)
+            else:
+                self._set_matrix(name, place.name, file.raw(name), place.order, requantise)
+                if name == EMBEDDING and is_tied and self.head_ids is not None:
+                    self._set_head(name, requantise)
+            file.forget(name)
+            advance(file.tensors[name].num_bytes)
+        try:
+            self.decoder.finish()
+        except ValueError as error:
+            raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
+
+    def _set_head(self, name: str, requantise: bool) -> None:
+        """The rows of `name` that the output head computes, as a matrix of their own."""
+        if self.head_ids is None:
+            self._set_matrix(name, "head", self.file.raw(name)[: self.num_head_rows], None, requantise)
+        else:
+            self._set_matrix(name, "head", self.file.raw(name), self.head_ids.astype(np.uint32), requantise)
+
+    def _set_matrix(
+        self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None, requantise: bool
+    ) -> None:
+        info = self.file.tensors[stored_name]
+        try:
+            self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, requantise)
+        except ValueError as error:
+            raise unsupported(self.file, f"tensor {stored_name}", str(error), SERVED) from error

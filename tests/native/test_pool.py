@@ -1,0 +1,84 @@
+"""The thread pool: every piece of a loop is done once, whatever else happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from tests.native.decoders import build, rows_of, text, tiny
+
+from forerun import _native
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 2, 3, 8])
+@pytest.mark.parametrize("num_pieces", [0, 1, 2, 7, 1000])
+def test_every_piece_is_done_once(num_threads: int, num_pieces: int) -> None:
+    counts = np.zeros(num_pieces, np.int32)
+    for _ in range(20 if num_threads else 500):
+        _native.run_pieces(counts, num_threads=num_threads)
+    assert (counts == (20 if num_threads else 500)).all()
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+@pytest.mark.parametrize("num_pieces", [1, 50])
+def test_a_failing_piece_is_reported_after_all_pieces(num_threads: int, num_pieces: int) -> None:
+    counts = np.zeros(num_pieces, np.int32)
+    for loop in range(1, 20):
+        with pytest.raises(RuntimeError, match="piece 0 failed"):
+            _native.run_pieces(counts, failing=0, num_threads=num_threads)
+        assert (counts == loop).all()
+    _native.run_pieces(counts, num_threads=num_threads)  # and nothing of it is left
+    assert (counts == 20).all()
+
+
+def test_threads_take_turns() -> None:
+    counts = [np.zeros(64, np.int32) for _ in range(4)]
+
+    def loops(mine: np.ndarray) -> None:
+        for _ in range(300):
+            _native.run_pieces(mine)
+
+    threads = [threading.Thread(target=loops, args=(mine,)) for mine in counts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((mine == 300).all() for mine in counts)
+
+
+def test_a_sleeping_team_wakes_up() -> None:
+    counts = np.zeros(16, np.int32)
+    for _ in range(5):
+        time.sleep(0.05)  # longer than threads spin
+        _native.run_pieces(counts)
+    assert (counts == 5).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_has_a_team_of_its_own() -> None:
+    model = tiny()
+    decoder = build(model)
+    tokens = text(model, 60)
+    expected = rows_of(decoder, tokens, model.vocabulary_size)
+    child = os.fork()
+    if child == 0:  # and a child of the child
+        inner = os.fork()
+        same = np.array_equal(rows_of(decoder, tokens, model.vocabulary_size), expected)
+        if inner:
+            same = same and os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == 0
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_array_equal(rows_of(decoder, tokens, model.vocabulary_size), expected)
+
+
+@pytest.mark.parametrize("wanted, found", [("1", 1), ("3", 3), ("0", None), ("many", None)])
+def test_the_environment_sets_the_number_of_threads(wanted: str, found: int | None) -> None:
+    command = [sys.executable, "-c", "from forerun import _native; print(_native.num_threads())"]
+    printed = subprocess.run(command, env={**os.environ, "FORERUN_THREADS": wanted}, check=True, capture_output=True)
+    assert int(printed.stdout) == (found or len(os.sched_getaffinity(0)))
