@@ -1,9 +1,9 @@
 // Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk, format by format.
 //
-// M is the number of rows in the chunk (it fixes where things lie), N rows from `first` are those at hand: as many as the
-// registers hold. They decide only how many sums run side by side: every (row, output) is one chain of float operations
-// in a fixed order, block after block: groups in order, then the minima, then the scales. Where speed counts M and
-// `first` are constants once all is inlined.
+// M is the number of rows in the chunk (it fixes where things lie), N rows from `first` are those at hand: as many as
+// the registers hold. They decide only how many sums run side by side: every (row, output) is one chain of float
+// operations in a fixed order, block after block: groups in order, then the minima, then the scales. Where speed counts
+// M and `first` are constants once all is inlined.
 #pragma once
 
 namespace forerun::FORERUN_ISA {

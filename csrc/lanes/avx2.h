@@ -24,7 +24,8 @@ FORERUN_INLINE void store(float* p, F32 x) {
   _mm256_storeu_ps(p + 8, x.b);
 }
 FORERUN_INLINE F32 load_half(const uint16_t* p) {
-  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+          _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
 FORERUN_INLINE void store_half(uint16_t* p, F32 x) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));

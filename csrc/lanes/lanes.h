@@ -5,8 +5,8 @@
 // contracted behind our backs (-ffp-contract=off), and where lanes meet, they meet in one fixed order. A kernel that
 // uses only these functions therefore computes the same numbers on every machine.
 //
-// A kernel's translation unit is compiled once per instruction set. Everything in it must have internal linkage or
-// live in FORERUN_ISA: a standard library template that the linker merges could carry AVX-512 code to a machine without.
+// A kernel's translation unit is compiled once per instruction set. Everything in it must have internal linkage or live
+// in FORERUN_ISA: a standard library template that the linker merges could carry AVX-512 code to a machine without.
 //
 // Types       F32 (16 float), I32 (16 int32), Bytes (64 int8 or uint8, lane i owning bytes 4i .. 4i + 3)
 // Memory      load, store, load_i32, store_i32, load_bytes, load_half, store_half, load_bf16, store_bf16; unaligned

@@ -1,7 +1,7 @@
 // Products of weights' codes with activations in AVX2: products_portable.h says what each function means.
 //
 // vpmaddubsw multiplies bytes and adds them in pairs to 16 bits. Codes below 64 leave room to add the pairs of a whole
-// group in 16 bits, wrapping where they must, and to widen once at its end.
+// group in 16 bits, and to widen once at its end.
 #pragma once
 
 namespace forerun::FORERUN_ISA {
@@ -10,8 +10,8 @@ namespace {
 constexpr int kRowsAtOnce = 6;
 constexpr int kFloatRowsAtOnce = 2;
 
-// Adds where it is written: gcc would otherwise reorder a chain of integer sums, compute all products first, and run out
-// of registers.
+// Adds where it is written: gcc would otherwise reorder a chain of integer sums, compute all products first, and run
+// out of registers.
 #define FORERUN_PIN(x) asm("" : "+x"(x))
 
 typedef int32_t __attribute__((may_alias)) Word;
@@ -29,7 +29,8 @@ FORERUN_INLINE Bytes moved(Bytes x) {
   const __m256i mask = _mm256_set1_epi8(char(kMask << kTo));
   constexpr int kLeft = kTo > kFrom ? kTo - kFrom : 0, kRight = kFrom > kTo ? kFrom - kTo : 0;
   if (kLeft > 0)
-    return {_mm256_and_si256(_mm256_slli_epi16(x.a, kLeft), mask), _mm256_and_si256(_mm256_slli_epi16(x.b, kLeft), mask)};
+    return {_mm256_and_si256(_mm256_slli_epi16(x.a, kLeft), mask),
+            _mm256_and_si256(_mm256_slli_epi16(x.b, kLeft), mask)};
   return {_mm256_and_si256(_mm256_srli_epi16(x.a, kRight), mask),
           _mm256_and_si256(_mm256_srli_epi16(x.b, kRight), mask)};
 }

@@ -37,8 +37,9 @@ FORERUN_INLINE Bytes operator|(Bytes a, Bytes b) {
 FORERUN_INLINE void store_bytes(void* p, Bytes a) { __builtin_memcpy(p, &a, 64); }
 
 // Sums over one group of products of unsigned codes below 64 with activations in -127 .. 127, lane by lane. Steps of
-// four inputs are added one after the other; every partial sum may wrap in 16 bits (two of them a lane: inputs 0 and 1
-// of each step, and 2 and 3), so the whole of either must fit: see start_word.
+// four inputs are added one after the other. AVX2 keeps two sums of 16 bits a lane (inputs 0 and 1 of each step, and 2
+// and 3), and they fit: codes of 4 bits reach 16 * 15 * 127 = 30480 in a group; signed ones, with what they start from,
+// never leave 16 * 16 * 127 = 32512 for 5 bits in a group, and 8 * 32 * 127 = 32512 for 6 bits in half of one.
 struct Sums {
   int32_t v[16];
 };
@@ -47,8 +48,8 @@ FORERUN_INLINE Sums no_sums() {
   FORERUN_EACH s.v[i] = 0;
   return s;
 }
-// Codes that stand for code - 2^kShift start from -2^kShift times the activations' sum, as start_word keeps it: `low` is
-// minus the sum of inputs 0 and 1 of each step, `high` that of 2 and 3.
+// Codes that stand for code - 2^kShift start from -2^kShift times the activations' sum, as start_word keeps it: `low`
+// is minus the sum of inputs 0 and 1 of each step, `high` that of 2 and 3.
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) { return low + high; }
 template <int kShift>
 FORERUN_INLINE Sums start_sums(const int32_t* word) {

@@ -174,7 +174,7 @@ void bind_matrix(nb::module_& module) {
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
              "silu_multiply (of exactly two).");
   module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
-             "silu_multiply, rms_norm, add, rotate (y: cos, then sin) or to_half (bits as numbers) of float32 vectors.");
+             "silu_multiply, rms_norm, add, rotate (y: cos, then sin), to_half (bits as numbers) of float32 vectors.");
   module.def(
       "decode",
       [](const std::string& name, const Bytes& data, size_t num_inputs) {

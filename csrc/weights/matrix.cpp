@@ -69,7 +69,7 @@ MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
   return MatrixView{layout, num_outputs, num_inputs, panel_bytes(layout, num_inputs), nullptr};
 }
 
-// Room for weights, zeroed: large matrices have their own, small ones share a block, which lives as long as any of them.
+// Room for weights, zeroed: large matrices have their own, small ones share a block, which lives as long as any does.
 constexpr size_t kSharedBytes = size_t(32) << 20;
 
 std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
@@ -95,8 +95,8 @@ std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
 
 // A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
 template <class Body>
-void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes, const uint32_t* order, Pool& pool,
-          const Body& body) {
+void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes,
+          const uint32_t* order, Pool& pool, const Body& body) {
   const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
   uint8_t* room = nullptr;
   block = find_room(num_panels * view.panel_bytes, room);

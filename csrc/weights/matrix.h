@@ -15,7 +15,7 @@ struct Kernels;  // kernels/table.h
 
 class Matrix {
  public:
-  // Repacks [num_outputs, num_inputs] stored weights (rows one after the other), in parallel, weights' values unchanged.
+  // Repacks [num_outputs, num_inputs] stored weights (rows one after the other), in parallel, their values unchanged.
   // `order` (num_outputs entries, or nullptr) names the stored row of each output.
   // Throws std::invalid_argument where `num_inputs` does not fit the format.
   static Matrix pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,

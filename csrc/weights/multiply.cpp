@@ -27,8 +27,8 @@ struct Piece {
   size_t count;
 };
 
-// Panels that one call multiplies. One chunk of rows reads panel after panel, in one stream; for more chunks, some panels
-// wait in the second cache, so that chunks are read less often.
+// Panels that one call multiplies. One chunk of rows reads panel after panel, in one stream; for more chunks, some
+// panels wait in the second cache, so that chunks are read less often.
 size_t batch_of(const Matrix& matrix, const RowsView& x) {
   return num_chunks(x.num_rows) > 2 ? clamp(kBatchBytes / matrix.view().panel_bytes, 1, kMaxBatch) : 1;
 }

@@ -119,6 +119,22 @@ def test_whole_numbers_are_multiplied_exactly(name):
     assert np.all(np.abs(product - x @ weights.T) <= 1e-6 * (np.abs(x) @ np.abs(weights).T))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", QUANTISED)
+def test_the_largest_sums_fit(name, isa):
+    """Every code and activation at an end of its range, signs together or apart."""
+    rng = np.random.default_rng(23)
+    stored = rng.choice(np.array([0x00, 0xFF], np.uint8), (32, random_stored(rng, name, 1, 512).shape[1]))
+    stored[:2] = np.array([[0x00], [0xFF]])
+    set_scales(stored, name, [0x3C00, 0xBC00])
+    x = np.where(rng.random((6, 512)) < np.array([0, 1, 0.5, 0.5, 0.5, 0.5])[:, None], 127, -127).astype(np.float32)
+    x[4], x[5] = np.resize([127, 127, -127, -127], 512), np.resize([127, -127], 512)
+    x[3, 32:256] /= 2  # groups with smaller steps beside one with the largest
+    weights = dequantise(name, stored).astype(np.float64)
+    product = pack(name, stored, 512).multiply(x, isa=isa)
+    assert np.all(np.abs(product - x @ weights.T) <= 4e-6 * (np.abs(x) @ np.abs(weights).T))
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_input_meets_its_own_weight(name):
     num_inputs = 256 if BLOCKS[name][0] == 256 else 96
