@@ -31,8 +31,6 @@ class Workspace {
   };
 
   void embed(Pool& pool);
-  void attend(const Layer& layer, int64_t index, const FedSpans& fed, const CacheShape& shape, const Rotary& rotary,
-              Pool& pool);
   void project_keys(const Layer& layer, Pool& pool);
   void place(const Layer& layer, int64_t index, const FedSpans& fed, const CacheShape& shape, const Rotary& rotary,
              Pool& pool);

@@ -12,6 +12,7 @@ constexpr size_t kGroupRows = 64;       // rows of queries of a piece, at most: 
 constexpr size_t kFewRows = 6;          // and not fewer for the sake of more pieces
 constexpr size_t kPiecesPerThread = 4;  // so that a stolen core delays a step by little
 constexpr size_t kInlineWork = 1000;    // below so many rows x positions, times 64 dimensions, the pool costs more
+constexpr size_t kMostPartials = size_t(8) << 20;  // floats: beyond, chunks are not shared out
 
 float* scratch(size_t num_floats) {
   static thread_local Block block;
@@ -74,7 +75,9 @@ void AttentionPlan::add_group(size_t first, size_t count, const int16_t* const* 
     }
   }
   const size_t num_chunks = chunks_of(num_positions);
-  const size_t num_parts = std::max<size_t>(1, std::min(num_chunks, work / target));
+  const size_t partials = count * group_ * num_chunks * record_floats(head_size_);
+  const bool fits = num_partials_ + size_t(num_kv_heads_) * partials <= kMostPartials;
+  const size_t num_parts = fits ? std::max<size_t>(1, std::min(num_chunks, work / target)) : 1;
   Piece piece = {first, count, pages, 0, 0, 0, num_chunks, 0, work / num_parts, -1, 0};
   piece.scratch_floats = scratch_floats(head_size_, last_tail < first_tail ? 0 : last_tail - first_tail + 1);
   for (piece.head = 0; piece.head < num_kv_heads_; ++piece.head) {
@@ -82,7 +85,7 @@ void AttentionPlan::add_group(size_t first, size_t count, const int16_t* const* 
       piece.join = int64_t(join_counts_.size());
       join_counts_.push_back(int(num_parts));
       piece.partials = num_partials_;
-      num_partials_ += count * group_ * num_chunks * record_floats(head_size_);
+      num_partials_ += partials;
     }
     for (size_t part = 0; part < num_parts; ++part) {
       piece.first_chunk = num_chunks * part / num_parts;

@@ -1,5 +1,6 @@
 #include "decoder/spans.h"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <string>

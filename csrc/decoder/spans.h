@@ -28,7 +28,8 @@ struct FedSpans {
 // Throws std::invalid_argument, before anything is changed, where a span breaks the protocol.
 FedSpans lay_out(const std::vector<SpanOf>& spans, Cache& cache, const Description& description);
 
-// Notes what `keep` may choose from once the spans are cached. `prepare` may throw and changes nothing that counts.
+// What `keep` may choose from once a span is cached: how many tokens follow one another from its first on, and its
+// parents (empty: a chain).
 struct LastSpan {
   int64_t trunk;
   std::vector<int32_t> parents;

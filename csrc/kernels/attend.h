@@ -15,20 +15,28 @@ template <size_t R, size_t T>
 FORERUN_INLINE void score(const Tile& tile, const int16_t* keys, const float* steps, size_t num_pairs,
                           const int16_t* ahead, float* to, size_t stride) {
   I32 sums[R][T];
+  FORERUN_UNROLL_TILE
   for (size_t r = 0; r < R; ++r)
+    FORERUN_UNROLL_TILE
     for (size_t t = 0; t < T; ++t) sums[r][t] = broadcast_i32(0);
   const int16_t* queries = tile.queries;
   for (size_t i = 0; i < num_pairs; ++i, queries += 2 * R) {
     Pairs k[T];
+    FORERUN_UNROLL_TILE
     for (size_t t = 0; t < T; ++t) k[t] = load_pairs(keys + (t * num_pairs + i) * 2 * kLanes);
+    FORERUN_UNROLL_TILE
     for (size_t t = 0; t < T; ++t) prefetch(ahead + (i * T + t) * 2 * kLanes);
+    FORERUN_UNROLL_TILE
     for (size_t r = 0; r < R; ++r) {
       const Pairs q = broadcast_pair(queries + 2 * r);
+      FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t) sums[r][t] = dot(sums[r][t], k[t], q);
     }
   }
+  FORERUN_UNROLL_TILE
   for (size_t t = 0; t < T; ++t) {
     const F32 step = load(steps + t * kLanes);
+    FORERUN_UNROLL_TILE
     for (size_t r = 0; r < R; ++r)
       store(to + r * stride + t * kLanes, to_f32(sums[r][t]) * step * broadcast(tile.query_steps[r]));
   }
@@ -67,20 +75,28 @@ FORERUN_INLINE void weigh(const AttentionJob& job, const Tile& tile, size_t begi
     const int16_t* weights = tile.weights + p * kPageTokens;
     const int32_t* tails = tile.tail_sums + p * R * padded + block * kLanes;
     I32 sums[R][T];
+    FORERUN_UNROLL_TILE
     for (size_t r = 0; r < R; ++r)
+      FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t)
         sums[r][t] = from_tails ? load_i32(tails + r * padded + t * kLanes) : broadcast_i32(0);
     for (size_t i = 0; i < num_pairs; ++i) {
       Pairs v[T];
+      FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t) v[t] = load_pairs(values + (t * kPageTokens + 2 * i) * kLanes);
+      FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t) prefetch(ahead + (t * kPageTokens + 2 * i) * kLanes);
+      FORERUN_UNROLL_TILE
       for (size_t r = 0; r < R; ++r) {
         const Pairs w = broadcast_pair(weights + r * kScoreStride + 2 * i);
+        FORERUN_UNROLL_TILE
         for (size_t t = 0; t < T; ++t) sums[r][t] = dot(sums[r][t], v[t], w);
       }
     }
+    FORERUN_UNROLL_TILE
     for (size_t r = 0; r < R; ++r) {
       const F32 step = broadcast(tile.page_steps[r * kChunkPages + p]);
+      FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t) {
         float* to = tile.records + r * tile.record + kLanes + (block + t) * kLanes;
         store(to, p == 0 ? to_f32(sums[r][t]) * step : fma(to_f32(sums[r][t]), step, load(to)));
