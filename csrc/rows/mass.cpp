@@ -14,7 +14,6 @@ size_t whole_lanes(size_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 }  // namespace
 
 double Mass::prob(uint32_t id) const {
-  if (id >= width_) return 0.0;
   double weight[kLanes];
   weigh_ids(&id, 1, weight);
   return weight[0] * inverse();
