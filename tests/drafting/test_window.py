@@ -156,13 +156,17 @@ def test_a_batch_of_windows(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("window", [None, 64])
 def test_choices_of_one_prompt_share_what_the_window_holds(window: int | None) -> None:
-    """All but the first fork their cache: the prompt's end is read once, also where it is all that is read."""
+    """All but the first fork their cache: the prompt's end is read once, also where it is all that is read, and also by
+    a later request that goes on from it."""
     prompt = [(5 * i + i // 7) % SIZE for i in range(300)]
     draft = Watched()
     drafter = Checked(draft, window)
     engine = Engine(target(), drafter, FixedLength(3))
     leader = engine.add(prompt, SamplingParams(max_tokens=20))
     others = [engine.add(prompt, leader.params, choice=i, leader=leader) for i in (1, 2)]
+    for _ in range(3):
+        engine.step()
+    others.append(engine.add([*prompt, 1, 2, 3], leader.params))  # its own cache would begin a little later
     run(engine)
     long = [span for spans in draft.passes for span in spans if len(span.tokens) > 16]
     assert [len(span.tokens) for span in long] == [301 if window is None else 32]
