@@ -107,7 +107,7 @@ def load(
             of_draft_model = choose(draft_files.path, draft_files.kind, draft_runtime, **settings)
             of_draft_model.check()
         except ParameterError as error:
-            raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
+            raise ParameterError(DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
         choices.append((draft_files.name, of_draft_model))
     _check_runtimes([choice for _, choice in choices], device, dtype)
     for name, choice in choices:
@@ -132,7 +132,7 @@ def load(
     )
 
 
-_DRAFT_NAMES = {
+DRAFT_NAMES = {
     "context_length": "draft_context", "head_ids": "draft_vocabulary", "runtime": "draft_runtime",
     "requantise": "draft_requantise",
 }  # fmt: skip

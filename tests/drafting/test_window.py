@@ -25,15 +25,15 @@ from forerun.types import Span
 SIZE = 12
 
 
-def target(context_length: int | None = None) -> ToyModel:
-    return ToyModel.random(SIZE, order=2, seed=4, spread=2.0, context_length=context_length)
+def target(seed: int = 4) -> ToyModel:
+    return ToyModel.random(SIZE, order=2, seed=seed, spread=2.0)
 
 
 class Watched(ToyModel):
-    """Remembers the longest cache it ever held and every pass; looks back as far as the target does."""
+    """Remembers the longest cache it ever held and every pass; its rows are the target's, or a stranger's."""
 
-    def __init__(self, context_length: int | None = None) -> None:
-        super().__init__(target()._logits_of, SIZE, context_length)
+    def __init__(self, context_length: int | None = None, seed: int = 4) -> None:
+        super().__init__(target(seed)._logits_of, SIZE, context_length)
         self.longest, self.passes = 0, list[list[Span]]()
 
     def forward(self, spans: Sequence[Span]) -> Rows:
@@ -74,12 +74,13 @@ class Checked(ModelDrafter):
     prompt=st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=90),
     seed=st.one_of(st.none(), st.integers(0, 99)),
     own=st.booleans(),
+    stranger=st.booleans(),
 )
 def test_no_cache_is_ever_longer_than_the_window(
-    window: int, k: int, prompt: list[int], seed: int | None, own: bool
+    window: int, k: int, prompt: list[int], seed: int | None, own: bool, stranger: bool
 ) -> None:
     params: dict[str, Any] = {"max_tokens": 70, "seed": seed}
-    draft = Watched(window if own else None)
+    draft = Watched(window if own else None, 1 if stranger else 4)
     drafter = Checked(draft, None if own else window)
     sequence, tokens = complete(target(), prompt, drafter, k, **params)
     assert draft.longest <= window
@@ -155,16 +156,22 @@ def test_a_batch_of_windows(params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("window", [None, 64])
 def test_choices_of_one_prompt_share_what_the_window_holds(window: int | None) -> None:
-    """All but the first fork their cache: the prompt's end is read once, also where it is all that is read."""
+    """All but the first fork their cache: the prompt's end is read once, also where it is all that is read, and also by
+    a later request that goes on from it."""
     prompt = [(5 * i + i // 7) % SIZE for i in range(300)]
     draft = Watched()
-    engine = Engine(target(), ModelDrafter(draft, window), FixedLength(3))
-    leader = engine.add(prompt, SamplingParams(max_tokens=20, seed=1))
+    drafter = Checked(draft, window)
+    engine = Engine(target(), drafter, FixedLength(3))
+    leader = engine.add(prompt, SamplingParams(max_tokens=20))
     others = [engine.add(prompt, leader.params, choice=i, leader=leader) for i in (1, 2)]
+    for _ in range(3):
+        engine.step()
+    others.append(engine.add([*prompt, 1, 2, 3], leader.params))  # its own cache would begin a little later
     run(engine)
     long = [span for spans in draft.passes for span in spans if len(span.tokens) > 16]
     assert [len(span.tokens) for span in long] == [301 if window is None else 32]
     assert sum(sequence.statistics.num_proposed for sequence in (leader, *others)) > 30
+    assert drafter.num_checked > 30
     assert draft.num_sequences == 0
 
 
@@ -227,6 +234,30 @@ def test_an_interrupted_pass_is_done_again(moment: str, window: int) -> None:
         assert draft.longest <= window
 
 
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_beginning_that_was_interrupted_is_done_again(at: int) -> None:
+    """The model has begun the text, and the drafter does not know: at first, or where a full cache was begun anew."""
+
+    class Interrupted(Watched):
+        num_begun = 0
+
+        def begin(self, sequence_id: int) -> None:
+            super().begin(sequence_id)
+            self.num_begun += 1
+            if self.num_begun == at + 1:
+                raise KeyboardInterrupt
+
+    draft = Interrupted()
+    engine = Engine(target(), ModelDrafter(draft, 8), FixedLength(2))
+    sequence = engine.add([1, 2, 3], SamplingParams(max_tokens=40, seed=9))
+    with pytest.raises(KeyboardInterrupt):
+        run(engine)
+    run(engine)
+    assert sequence.tokens[3:] == complete(target(), [1, 2, 3], max_tokens=40, seed=9)[1]
+    assert draft.num_begun > 4
+    assert draft.num_sequences == 0
+
+
 def test_a_model_that_can_only_fall_back_to_a_snapshot() -> None:
     """`keep` may leave less than was asked for: what is missing is fed again, windowed or not."""
 
@@ -235,10 +266,10 @@ def test_a_model_that_can_only_fall_back_to_a_snapshot() -> None:
             super().keep(sequence_id, length if length == self.length(sequence_id) else length // 4 * 4, path)
 
     for window in (None, 14):
-        draft = Recurrent()
-        drafter = Checked(draft, window)
-        complete(target(), [1, 2, 3], drafter, 4, max_tokens=60)
+        drafter = Checked(Recurrent(seed=1), window)
+        sequence, _ = complete(target(), [1, 2, 3], drafter, 4, max_tokens=60)
         assert drafter.num_checked > 40
+        assert sequence.statistics.histogram[0] > 5  # much was rolled back
 
 
 @pytest.mark.parametrize("k", [2, 9])

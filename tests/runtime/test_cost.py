@@ -54,7 +54,7 @@ def test_passes_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fed == [9, 1, 2, 3, 3, 2, 1, 1, 2, 3]
 
 
-def test_a_slow_model_is_measured_once_and_a_fast_one_after_warming_up() -> None:
+def test_a_slow_model_is_measured_once_and_warming_up_is_outvoted() -> None:
     class Warming(ToyModel):
         """The first pass of each size takes ten milliseconds more."""
 
@@ -66,7 +66,7 @@ def test_a_slow_model_is_measured_once_and_a_fast_one_after_warming_up() -> None
             self.seen.add(num)
             return super().forward(spans)
 
-    for budget_s, low, high in ((0.0, 11.0, 100.0), (0.3, 1.0, 10.0)):
+    for budget_s, low, high in ((0.0, 11.0, 100.0), (0.04, 1.0, 10.0)):
         Warming.seen.clear()
         curve = measure_cost(Warming(lambda tokens: np.zeros(5), 5), context=9, rows=(1, 2), budget_s=budget_s)
         assert all(low <= milliseconds < high for milliseconds in curve.milliseconds.values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,20 +94,21 @@ def plan(
     common: dict[str, Any] = {"device": device, "dtype": dtype}
     files = resolve(target, mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
-    choices = {target: choose(files.path, files.kind, runtime, **common)}
+    of_target = choose(files.path, files.kind, runtime, **common)
+    choices: dict[str, Choice] = {}
     verdicts: dict[str, str] = {}
     for draft in dict.fromkeys(drafts or ()):
         files = resolve(draft, mirror=mirror, progress=progress)
         verdicts[draft] = _verdict(tokenizer, load_tokenizer(files.path))
-        if verdicts[draft] == SAME and draft != target:
+        if verdicts[draft] == SAME:
             kept = None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary)
             settings = {**common, "head_ids": kept, "requantise": draft_requantise}
-            choices[draft] = choose(files.path, files.kind, draft_runtime, **settings)
-    for choice in choices.values():
-        choice.check()
-    measured = {name: _measure(name, choice, context, progress) for name, choice in choices.items()}
-    own = measured[target]
-    found = {name: measured[name] for name, verdict in verdicts.items() if verdict == SAME}
+            with _as_of_a_draft():
+                choices[draft] = choose(files.path, files.kind, draft_runtime, **settings)
+                choices[draft].check()
+    of_target.check()
+    own = _measure(target, of_target, context, progress)
+    found = {name: _measure(name, choice, context, progress) for name, choice in choices.items()}
     predictions = {LOOKUP: predict(own.curve, None)}
     predictions |= {name: predict(own.curve, one.curve) for name, one in found.items()}
     if as_json:
@@ -118,6 +119,18 @@ def plan(
         "predictions leave out the host's time and the fall of acceptance with depth. not measured yet: "
         f"{', '.join(NOT_MEASURED)}; forerun bench measures acceptance and speed on real texts"
     )
+
+
+@contextmanager
+def _as_of_a_draft() -> Iterator[None]:
+    """Name a refused setting as the user did."""
+    from forerun.errors import ParameterError
+    from forerun.loading import DRAFT_NAMES
+
+    try:
+        yield
+    except ParameterError as error:
+        raise ParameterError(DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
 
 
 def _verdict(target: Any, draft: Any) -> str:

@@ -22,9 +22,9 @@ def measure_cost(
     """Milliseconds of a pass that verifies `rows` tokens of one sequence after `context` cached tokens.
 
     Rounds over all row counts, upwards and downwards in turn, repeat until `budget_s` seconds are used, so that a
-    machine whose speed drifts tilts no part of the curve. The first round warms up and counts only if there is no time
-    for another: a fast model gets many rounds, and a slow one just the one, which keeps first use within seconds. Each
-    point is the lower median of its passes: what else runs on the machine only ever adds.
+    machine whose speed drifts tilts no part of the curve. A fast model gets many rounds, a slow one just one, which
+    keeps first use within seconds. Each point is the lower median of its passes: a first use, or whatever else runs on
+    the machine, only ever adds.
 
     A short context of the model lowers `context` and drops row counts that do not fit. `sequence_id` must not be in
     use.
@@ -52,6 +52,4 @@ def measure_cost(
             order.reverse()
     finally:
         model.free(sequence_id)
-    return CostCurve(
-        context, {count: 1e3 * statistics.median_low(found[1:] or found) for count, found in times.items()}
-    )
+    return CostCurve(context, {count: 1e3 * statistics.median_low(found) for count, found in times.items()})
