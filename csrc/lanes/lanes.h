@@ -21,8 +21,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#define FORERUN_INLINE static inline __attribute__((always_inline))
+#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2)
 #define FORERUN_INLINE_MEMBER inline __attribute__((always_inline))
+#else  // the compiler's choice: lanes are loops here
+#define FORERUN_INLINE_MEMBER inline
+#endif
+#define FORERUN_INLINE static FORERUN_INLINE_MEMBER
 #if defined(__clang__)
 #define FORERUN_UNROLL _Pragma("clang loop unroll(full)")
 #else
