@@ -11,9 +11,9 @@
 // values 64 steps, then blocks of 16 dimensions (the last one filled up), [32][16 dimensions][2 tokens], so that a lane
 // is a dimension.
 //
-// Canonical order. Within a page, sums are exact. A row's softmax is taken over chunks of four pages, outputs are summed
-// page after page, sums of weights in 16 lanes (position mod 16), and the chunks' results are folded from left to right.
-// Pages and chunks are those of a row's own text, so that nothing depends on what else is computed beside it.
+// Canonical order. Within a page, sums are exact. A row's softmax is taken over chunks of four pages, outputs are added
+// page after page, weights in 16 lanes (position mod 16), and the chunks' results are folded from left to right. Pages
+// and chunks are those of a row's own text, so that nothing depends on what else is computed beside it.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ struct Description {
 };
 
 // One span: `num_tokens` new tokens of a sequence, cached length `start`; logits for the last `num_rows`. `parents` is
-// empty for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1 for the committed text.
+// nullptr for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1: the committed text.
 struct SpanOf {
   int64_t sequence_id;
   int64_t start;
@@ -64,8 +64,8 @@ class Decoder {
   // Pages that are full are shared, the last one is copied when it is written to.
   void fork(int64_t source, int64_t target, int64_t length);
 
-  // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of it
-  // succeeded. Throws std::invalid_argument for spans that break the protocol.
+  // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of
+  // it succeeded. Throws std::invalid_argument for spans that break the protocol.
   void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
 
   int64_t vocabulary_size() const;

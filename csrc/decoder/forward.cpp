@@ -9,19 +9,17 @@ namespace forerun {
 
 namespace {
 
-// Rows' small work: on the caller's thread where it is less than a loop of the pool costs.
-constexpr size_t kFewRows = 8;
-constexpr size_t kRowsOfPiece = 8;
-
+// Rows' small work: on the caller's thread for up to `few` rows, which cost less than a loop of the pool.
 template <class Body>
-void over_rows(size_t num_rows, Pool& pool, const Body& body) {
-  if (num_rows <= kFewRows || pool.num_threads() == 1) {
+void over_rows(size_t num_rows, size_t few, Pool& pool, const Body& body) {
+  if (num_rows <= few || pool.num_threads() == 1) {
     for (size_t row = 0; row < num_rows; ++row) body(row);
     return;
   }
-  pool.run(int64_t((num_rows + kRowsOfPiece - 1) / kRowsOfPiece), [&](int64_t piece) {
-    const size_t first = size_t(piece) * kRowsOfPiece, end = std::min(first + kRowsOfPiece, num_rows);
-    for (size_t row = first; row < end; ++row) body(row);
+  const size_t num_pieces = std::min(num_rows, 4 * size_t(pool.num_threads()));
+  pool.run(int64_t(num_pieces), [&](int64_t piece) {
+    const size_t end = num_rows * size_t(piece + 1) / num_pieces;
+    for (size_t row = num_rows * size_t(piece) / num_pieces; row < end; ++row) body(row);
   });
 }
 
@@ -100,13 +98,13 @@ float* Workspace::run(const FedSpans& fed, size_t first, size_t count, const Cac
 }
 
 void Workspace::embed(Pool& pool) {
-  over_rows(tokens_.size(), pool,
+  over_rows(tokens_.size(), 4, pool,
             [&](size_t row) { model_.embedding.row(size_t(tokens_[row]->token), hidden_.at(row)); });
 }
 
 void Workspace::normalise(const std::vector<float>& weight, Pool& pool) {
   const Kernels& table = kernels();
-  over_rows(tokens_.size(), pool, [&](size_t row) {
+  over_rows(tokens_.size(), 16, pool, [&](size_t row) {
     table.rms_norm(hidden_.at(row), weight.data(), model_.description.epsilon, weight.size(), inner_.at(row));
   });
 }
@@ -135,7 +133,7 @@ void Workspace::project_keys(const Layer& layer, Pool& pool) {
 // Turns queries and keys to their positions; puts keys and values into their pages.
 void Workspace::place(const Layer& layer, int64_t index, const FedSpans& fed, const CacheShape& shape,
                       const Rotary& rotary, Pool& pool) {
-  over_rows(tokens_.size(), pool, [&](size_t row) {
+  over_rows(tokens_.size(), 3, pool, [&](size_t row) {
     const Kernels& table = kernels();
     const Description& d = model_.description;
     const FedToken& token = *tokens_[row];

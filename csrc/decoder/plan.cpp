@@ -8,9 +8,10 @@ namespace forerun {
 
 namespace {
 
-constexpr size_t kGroupRows = 48;          // rows of queries of a piece: what one pass over a chunk serves
-constexpr size_t kPiecesPerThread = 4;     // so that a stolen core delays a step by little
-constexpr size_t kInlineWork = 1000;       // below so many rows x positions, times 64 dimensions, the pool costs more
+constexpr size_t kGroupRows = 64;       // rows of queries of a piece, at most: what one pass over a chunk serves
+constexpr size_t kFewRows = 6;          // and not fewer for the sake of more pieces
+constexpr size_t kPiecesPerThread = 4;  // so that a stolen core delays a step by little
+constexpr size_t kInlineWork = 1000;    // below so many rows x positions, times 64 dimensions, the pool costs more
 
 float* scratch(size_t num_floats) {
   static thread_local Block block;
@@ -41,7 +42,12 @@ void AttentionPlan::make(const std::vector<const FedToken*>& tokens, const FedSp
   for (size_t first = 0; first < tokens.size();) {
     size_t end = first;
     while (end < tokens.size() && tokens[end]->span == tokens[first]->span) ++end;
-    const size_t count = end - first, num_groups = (count + most - 1) / most;
+    const size_t count = end - first;
+    const size_t parts = size_t(num_kv_heads_) * chunks_of(rows_[end - 1].num_positions);  // of a group, at most
+    size_t num_groups = (count + most - 1) / most;
+    while (num_groups < count && num_groups * parts < 2 * size_t(num_threads) && num_threads > 1 &&
+           count * group_ >= kFewRows * (num_groups + 1))
+      ++num_groups;
     for (size_t i = 0; i < num_groups; ++i) {
       const size_t begin = count * i / num_groups;
       add_group(first + begin, count * (i + 1) / num_groups - begin,
@@ -115,7 +121,7 @@ void AttentionPlan::run(const CacheShape& shape, int64_t layer, const int16_t* q
     table.attend(job);
     if (piece.join < 0 || joins_[size_t(piece.join)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     table.merge_attention(job);
-    joins_[size_t(piece.join)].store(join_counts_[size_t(piece.join)], std::memory_order_relaxed);  // for the next layer
+    joins_[size_t(piece.join)].store(join_counts_[size_t(piece.join)], std::memory_order_relaxed);  // for another layer
   };
   if (work_ * head_size_ < kInlineWork * 64)
     for (size_t i = 0; i < pieces_.size(); ++i) one(int64_t(i));

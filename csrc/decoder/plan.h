@@ -1,8 +1,8 @@
 // How a pass's attention is cut into pieces for the pool: the same for all its layers.
 //
-// A piece is some tokens of one sequence, one KV head, and some chunks of positions. Where there are many pieces anyway,
-// each takes all of its chunks; where there are few (one token over a long text), chunks are shared out, and whoever
-// finishes last folds the records. The numbers are the same either way.
+// A piece is some tokens of one sequence, one KV head, and some chunks of positions. Where there are many pieces, each
+// takes all of its chunks; where there are few (one token over a long text), chunks are shared out, and whoever finishes
+// last folds the records. The numbers are the same either way.
 #pragma once
 
 #include <atomic>

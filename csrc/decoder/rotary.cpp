@@ -27,7 +27,8 @@ void cos_sin(double x, double* cos, double* sin) {
   const double nearest = x * 0.6366197723675814 + 6755399441055744.0;  // 1.5 * 2^52 rounds to an integer
   const double quarter = nearest - 6755399441055744.0;
   const int64_t turn = int64_t(quarter);
-  const double r = ((x - quarter * 1.570796251296997) - quarter * 7.549789415861596e-08) - quarter * 5.390302858158119e-15;
+  const double first = x - quarter * 1.570796251296997;
+  const double r = (first - quarter * 7.549789415861596e-08) - quarter * 5.390302858158119e-15;
   const double square = r * r;
   const double s = r + r * square * series(square, kSines, 7);
   const double c = 1.0 - (0.5 * square - square * square * series(square, kCosines, 7));

@@ -12,17 +12,18 @@ namespace {
 // Scores of R rows and T blocks of keys: queries [pairs][R][2], keys in blocks of [pairs][16][2]. `ahead` is what will
 // be read next: it is fetched meanwhile.
 template <size_t R, size_t T>
-FORERUN_INLINE void score(const Tile<R>& tile, const int16_t* keys, const float* steps, size_t num_pairs,
+FORERUN_INLINE void score(const Tile& tile, const int16_t* keys, const float* steps, size_t num_pairs,
                           const int16_t* ahead, float* to, size_t stride) {
   I32 sums[R][T];
   for (size_t r = 0; r < R; ++r)
     for (size_t t = 0; t < T; ++t) sums[r][t] = broadcast_i32(0);
-  for (size_t i = 0; i < num_pairs; ++i) {
+  const int16_t* queries = tile.queries;
+  for (size_t i = 0; i < num_pairs; ++i, queries += 2 * R) {
     Pairs k[T];
     for (size_t t = 0; t < T; ++t) k[t] = load_pairs(keys + (t * num_pairs + i) * 2 * kLanes);
     for (size_t t = 0; t < T; ++t) prefetch(ahead + (i * T + t) * 2 * kLanes);
     for (size_t r = 0; r < R; ++r) {
-      const Pairs q = broadcast_pair(tile.queries + 2 * (i * R + r));
+      const Pairs q = broadcast_pair(queries + 2 * r);
       for (size_t t = 0; t < T; ++t) sums[r][t] = dot(sums[r][t], k[t], q);
     }
   }
@@ -35,8 +36,8 @@ FORERUN_INLINE void score(const Tile<R>& tile, const int16_t* keys, const float*
 
 // Scores of R rows and `num_blocks` blocks of a page's keys, from block `first` on.
 template <size_t R>
-FORERUN_INLINE void score_page(const Tile<R>& tile, const int16_t* page, size_t head_size, size_t first,
-                               size_t num_blocks, const int16_t* ahead, float* to, size_t stride) {
+void score_page(const Tile& tile, const int16_t* page, size_t head_size, size_t first, size_t num_blocks,
+                const int16_t* ahead, float* to, size_t stride) {
   constexpr size_t T = vectors_of(R);
   const float* steps = reinterpret_cast<const float*>(page) + first * kLanes;
   const int16_t* keys = page + kStepsSize + first * kLanes * head_size;
@@ -45,35 +46,15 @@ FORERUN_INLINE void score_page(const Tile<R>& tile, const int16_t* page, size_t 
   for (; b + T <= num_blocks; b += T)
     score<R, T>(tile, keys + b * kLanes * head_size, steps + b * kLanes, num_pairs, ahead + b * kLanes * head_size,
                 to + b * kLanes, stride);
-  if (T > 1)
+  if constexpr (T > 1)
     for (; b < num_blocks; ++b)
       score<R, 1>(tile, keys + b * kLanes * head_size, steps + b * kLanes, num_pairs, ahead + b * kLanes * head_size,
                   to + b * kLanes, stride);
 }
 
-// Scores of the tile's chunk, every row's in the order of its own text.
-template <size_t R>
-FORERUN_INLINE void score_chunk(const AttentionJob& job, const Tile<R>& tile, size_t begin) {
-  const size_t end = least(begin + kChunkTokens, tile.num_shared);
-  for (size_t at = begin; at < end; at += kPageTokens) {
-    const int16_t* const* page = job.pages + at / kPageTokens;
-    const int16_t* ahead = at + kPageTokens < end ? page[1] + job.keys : job.pages[begin / kPageTokens] + job.values;
-    score_page<R>(tile, page[0] + job.keys, job.head_size, 0, least(kBlocks, (end - at + kLanes - 1) / kLanes), ahead,
-                  tile.scores + at - begin, kScoreStride);
-  }
-  if (begin + kChunkTokens <= tile.first_own) return;
-  for (size_t r = 0; r < R; ++r) {
-    const AttentionRow& row = tile.rows[r];
-    const size_t last = least(begin + kChunkTokens, row.num_positions);
-    for (size_t at = most(begin, row.num_shared); at < last; ++at)
-      tile.scores[r * kScoreStride + at - begin] =
-          tile.tail_scores[r * tile.tail_stride + row.tail[at - row.num_shared] - tile.first_tail];
-  }
-}
-
 // Outputs of R rows and T blocks of dimensions: a page's sums are exact, pages are added one after the other.
 template <size_t R, size_t T>
-FORERUN_INLINE void weigh(const AttentionJob& job, const Tile<R>& tile, size_t begin, size_t end, size_t block,
+FORERUN_INLINE void weigh(const AttentionJob& job, const Tile& tile, size_t begin, size_t end, size_t block,
                           bool from_tails) {
   const size_t shared = least(end, tile.num_shared), padded = tile.record - kLanes;
   for (size_t p = 0; begin + p * kPageTokens < end; ++p) {
@@ -84,10 +65,11 @@ FORERUN_INLINE void weigh(const AttentionJob& job, const Tile<R>& tile, size_t b
     const int16_t* values = page[0] + first;
     const int16_t* ahead = at + kPageTokens < shared ? page[1] + first : values;
     const int16_t* weights = tile.weights + p * kPageTokens;
+    const int32_t* tails = tile.tail_sums + p * R * padded + block * kLanes;
     I32 sums[R][T];
     for (size_t r = 0; r < R; ++r)
       for (size_t t = 0; t < T; ++t)
-        sums[r][t] = from_tails ? load_i32(tile.tail_sums + (p * R + r) * padded + (block + t) * kLanes) : broadcast_i32(0);
+        sums[r][t] = from_tails ? load_i32(tails + r * padded + t * kLanes) : broadcast_i32(0);
     for (size_t i = 0; i < num_pairs; ++i) {
       Pairs v[T];
       for (size_t t = 0; t < T; ++t) v[t] = load_pairs(values + (t * kPageTokens + 2 * i) * kLanes);
@@ -107,57 +89,69 @@ FORERUN_INLINE void weigh(const AttentionJob& job, const Tile<R>& tile, size_t b
   }
 }
 
-// Takes the weights of tails out of the rows' lists and multiplies them with the values at their own slots.
 template <size_t R>
-FORERUN_INLINE void weigh_tails(const AttentionJob& job, const Tile<R>& tile, size_t begin) {
-  const size_t padded = tile.record - kLanes;
-  for (size_t i = 0; i < kChunkPages * R * padded; ++i) tile.tail_sums[i] = 0;
-  for (size_t r = 0; r < R; ++r) {
-    const AttentionRow& row = tile.rows[r];
-    const size_t last = least(begin + kChunkTokens, row.num_positions);
-    for (size_t at = most(begin, row.num_shared); at < last; ++at) {
-      const size_t slot = row.tail[at - row.num_shared], in_page = slot % kPageTokens;
-      const int16_t* values = job.pages[slot / kPageTokens] + job.values + kStepsSize + in_page / 2 * 2 * kLanes;
-      int32_t* sums = tile.tail_sums + ((at - begin) / kPageTokens * R + r) * padded;
-      int16_t* weight = tile.weights + r * kScoreStride + at - begin;
-      int16_t pair[2] = {0, 0};
-      pair[in_page % 2] = *weight;
-      for (size_t d = 0; d < padded; d += kLanes)
-        store_i32(sums + d, dot(load_i32(sums + d), load_pairs(values + d * kPageTokens), broadcast_pair(pair)));
-      *weight = 0;
-    }
-  }
-}
-
-template <size_t R>
-FORERUN_INLINE void weigh_chunk(const AttentionJob& job, const Tile<R>& tile, size_t begin) {
+void weigh_chunk(const AttentionJob& job, const Tile& tile, size_t begin, size_t end, bool from_tails) {
   constexpr size_t T = vectors_of(R);
-  const bool from_tails = begin + kChunkTokens > tile.first_own;
-  if (from_tails) weigh_tails<R>(job, tile, begin);
-  const size_t end = least(begin + kChunkTokens, tile.num_positions), num_blocks = padded_head(job.head_size) / kLanes;
+  const size_t num_blocks = padded_head(job.head_size) / kLanes;
   size_t b = 0;
   for (; b + T <= num_blocks; b += T) weigh<R, T>(job, tile, begin, end, b, from_tails);
-  if (T > 1)
+  if constexpr (T > 1)
     for (; b < num_blocks; ++b) weigh<R, 1>(job, tile, begin, end, b, from_tails);
 }
 
+// The two products, for tiles of any size.
+struct TileProducts {
+  void (*score_page)(const Tile& tile, const int16_t* page, size_t head_size, size_t first, size_t num_blocks,
+                     const int16_t* ahead, float* to, size_t stride);
+  void (*weigh_chunk)(const AttentionJob& job, const Tile& tile, size_t begin, size_t end, bool from_tails);
+};
+
 template <size_t R>
-void attend_tile(const AttentionJob& job, size_t first) {
-  Tile<R> tile;
-  open_tile<R>(job, first, tile);
+TileProducts products_of(size_t num_rows) {
+  if constexpr (R > 1)
+    if (num_rows < R) return products_of<R - 1>(num_rows);
+  return {score_page<R>, weigh_chunk<R>};
+}
+
+// Scores of the tile's chunk, every row's in the order of its own text.
+void score_chunk(const AttentionJob& job, const TileProducts& products, const Tile& tile, size_t begin) {
+  const size_t end = least(begin + kChunkTokens, tile.num_shared);
+  for (size_t at = begin; at < end; at += kPageTokens) {
+    const int16_t* const* page = job.pages + at / kPageTokens;
+    const int16_t* ahead = at + kPageTokens < end ? page[1] + job.keys : job.pages[begin / kPageTokens] + job.values;
+    products.score_page(tile, page[0] + job.keys, job.head_size, 0,
+                        least(kBlocks, (end - at + kLanes - 1) / kLanes), ahead, tile.scores + at - begin,
+                        kScoreStride);
+  }
+  if (begin + kChunkTokens <= tile.first_own) return;
+  for (size_t r = 0; r < tile.size; ++r) {
+    const AttentionRow& row = tile.rows[r];
+    const size_t last = least(begin + kChunkTokens, row.num_positions);
+    for (size_t at = most(begin, row.num_shared); at < last; ++at)
+      tile.scores[r * kScoreStride + at - begin] =
+          tile.tail_scores[r * tile.tail_stride + row.tail[at - row.num_shared] - tile.first_tail];
+  }
+}
+
+void attend_tile(const AttentionJob& job, size_t first, size_t size) {
+  const TileProducts products = products_of<kTile>(size);
+  Tile tile;
+  open_tile(job, first, size, tile);
   if (tile.has_tails)
     for (size_t slot = tile.first_tail; slot <= tile.last_tail; slot += kLanes) {
       const int16_t* page = job.pages[slot / kPageTokens] + job.keys;
-      score_page<R>(tile, page, job.head_size, slot % kPageTokens / kLanes, 1, page,
-                    tile.tail_scores + slot - tile.first_tail, tile.tail_stride);
+      products.score_page(tile, page, job.head_size, slot % kPageTokens / kLanes, 1, page,
+                          tile.tail_scores + slot - tile.first_tail, tile.tail_stride);
     }
   const size_t last_chunk = least(job.last_chunk, chunks_of(tile.num_positions));
   for (size_t chunk = job.first_chunk; chunk < last_chunk; ++chunk) {
     const size_t begin = chunk * kChunkTokens;
-    score_chunk<R>(job, tile, begin);
-    soften_chunk<R>(job, tile, begin);
-    weigh_chunk<R>(job, tile, begin);
-    for (size_t r = 0; r < R; ++r) {
+    score_chunk(job, products, tile, begin);
+    soften_chunk(job, tile, begin);
+    const bool from_tails = begin + kChunkTokens > tile.first_own;
+    if (from_tails) weigh_tails(job, tile, begin);
+    products.weigh_chunk(job, tile, begin, least(begin + kChunkTokens, tile.num_positions), from_tails);
+    for (size_t r = 0; r < size; ++r) {
       if (tile.rows[r].num_positions <= begin) continue;
       const float* record = tile.records + r * tile.record;
       float* to = job.partials ? job.partials + ((first + r) * job.num_chunks + chunk) * tile.record
@@ -169,27 +163,16 @@ void attend_tile(const AttentionJob& job, size_t first) {
     }
   }
   if (job.partials) return;
-  for (size_t r = 0; r < R; ++r)
+  for (size_t r = 0; r < size; ++r)
     finish(tile.folded + r * tile.record, job.head_size,
            job.out + (first + r) / job.group * job.out_stride + (first + r) % job.group * job.head_size);
-}
-
-using TileFunction = void (*)(const AttentionJob&, size_t);
-
-template <size_t R>
-TileFunction tile_of(size_t num_rows) {
-  if constexpr (R > 1) {
-    return num_rows == R ? attend_tile<R> : tile_of<R - 1>(num_rows);
-  } else {
-    return attend_tile<1>;
-  }
 }
 
 void attend(const AttentionJob& job) {
   const size_t num_rows = job.num_rows * job.group, num_tiles = (num_rows + kTile - 1) / kTile;
   for (size_t tile = 0, first = 0; tile < num_tiles; ++tile) {  // tiles of equal size, give or take one row
     const size_t size = num_rows / num_tiles + (tile < num_rows % num_tiles ? 1 : 0);
-    tile_of<kTile>(size)(job, first);
+    attend_tile(job, first, size);
     first += size;
   }
 }

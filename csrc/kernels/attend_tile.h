@@ -7,8 +7,8 @@
 namespace forerun::FORERUN_ISA {
 namespace {
 
-// Rows of a tile, and vectors side by side for R rows: R * T sums, T operands and a spread number fit the registers, and
-// there are enough independent sums to hide an instruction's latency.
+// Rows of a tile, and vectors side by side for R rows: R * T sums, T operands and a spread number fit the registers,
+// and there are enough independent sums to hide an instruction's latency.
 #if defined(FORERUN_LANES_AVX512)
 constexpr size_t kTile = 12;
 constexpr size_t vectors_of(size_t rows) { return rows <= 6 ? 4 : 2; }
@@ -28,51 +28,57 @@ constexpr size_t least(size_t a, size_t b) { return a < b ? a : b; }
 constexpr size_t most(size_t a, size_t b) { return a > b ? a : b; }
 constexpr size_t chunks_of(size_t num_positions) { return (num_positions + kChunkTokens - 1) / kChunkTokens; }
 
-// What R rows of a job see, and where their numbers are kept (in the job's scratch).
-template <size_t R>
+// What `size` rows of a job see, and where their numbers are kept (in the job's scratch).
 struct Tile {
-  AttentionRow rows[R];
-  float query_steps[R];      // times the job's scale, times log2(e): weights are powers of 2
-  size_t num_positions = 0;  // of the row that sees most
-  size_t num_shared = 0;     // likewise
+  size_t size;
+  AttentionRow rows[kTile];
+  float query_steps[kTile];        // times the job's scale, times log2(e): weights are powers of 2
+  size_t num_positions = 0;        // of the row that sees most
+  size_t num_shared = 0;           // likewise
   bool has_tails = false;
-  size_t first_own = SIZE_MAX;                  // the first position that some tail has
+  size_t first_own = SIZE_MAX;     // the first position that some tail has
   size_t first_tail = SIZE_MAX, last_tail = 0;  // slots of all tails; first_tail is the first one of a block
-  int16_t* queries;      // [head_size / 2][R][2]
-  float* scores;         // [R][kScoreStride], of a chunk; later p times the value's step
-  int16_t* weights;      // [R][kScoreStride]
-  float* page_steps;     // [R][kChunkPages], of the weights
-  float* value_steps;    // [kChunkTokens], at slots of the same number, then room for those of a row with a tail
-  float* records;        // [R][record], of a chunk
-  float* folded;         // [R][record], of the chunks before
-  float* tail_scores = nullptr;  // [R][tail_stride], slot by slot
-  int32_t* tail_sums = nullptr;  // [kChunkPages][R][padded head]
-  size_t record, tail_stride = 0;
+  int16_t* queries;                // [head_size / 2][size][2]
+  float* scores;                   // [size][kScoreStride], of a chunk; later p times the value's step
+  int16_t* weights;                // [size][kScoreStride]
+  float* page_steps;               // [size][kChunkPages], of the weights
+  float* value_steps;              // [2][kChunkTokens]: at slots of the same number; of a row with a tail
+  size_t record;
+  float* records;                  // [size][record], of a chunk
+  float* folded;                   // [size][record], of the chunks before
+  size_t tail_stride = 0;
+  float* tail_scores = nullptr;    // [size][tail_stride], slot by slot
+  int32_t* tail_sums = nullptr;    // [kChunkPages][size][padded head]
 };
 
-template <size_t R>
-FORERUN_INLINE void open_tile(const AttentionJob& job, size_t first, Tile<R>& tile) {
-  tile.record = record_floats(job.head_size);
-  float* free = job.scratch;
-  const auto take = [&free](size_t num_floats) {
+// Hands out the job's scratch; scratch_floats has the same list.
+struct Scratch {
+  float* free;
+  float* take(size_t floats_of_row) {
     float* taken = free;
-    free += kMaxTile * num_floats;
+    free += kMaxTile * floats_of_row;
     return taken;
-  };
-  tile.scores = take(kScoreStride);
-  tile.weights = reinterpret_cast<int16_t*>(take(kScoreStride));
-  tile.page_steps = take(kChunkPages);
-  tile.records = take(tile.record);
-  tile.folded = take(tile.record);
-  tile.value_steps = free;
-  free += 2 * kChunkTokens;
-  tile.queries = reinterpret_cast<int16_t*>(take(job.head_size / 2));
-  for (size_t r = 0; r < R; ++r) {
+  }
+};
+
+void open_tile(const AttentionJob& job, size_t first, size_t size, Tile& tile) {
+  tile.size = size;
+  tile.record = record_floats(job.head_size);
+  Scratch scratch = {job.scratch};
+  tile.value_steps = scratch.free;
+  scratch.free += 2 * kChunkTokens;
+  tile.scores = scratch.take(kScoreStride);
+  tile.weights = reinterpret_cast<int16_t*>(scratch.take(kScoreStride));
+  tile.page_steps = scratch.take(kChunkPages);
+  tile.records = scratch.take(tile.record);
+  tile.folded = scratch.take(tile.record);
+  tile.queries = reinterpret_cast<int16_t*>(scratch.take(job.head_size / 2));
+  for (size_t r = 0; r < size; ++r) {
     const size_t token = (first + r) / job.group, head = (first + r) % job.group;
     const AttentionRow& row = job.rows[token];
     const int16_t* query = job.queries + token * job.query_stride + head * job.head_size;
     for (size_t i = 0; i < job.head_size / 2; ++i)
-      __builtin_memcpy(tile.queries + 2 * (i * R + r), query + 2 * i, 2 * sizeof(int16_t));
+      __builtin_memcpy(tile.queries + 2 * (i * size + r), query + 2 * i, 2 * sizeof(int16_t));
     tile.query_steps[r] = job.query_steps[token * job.step_stride + head] * (job.scale * 1.44269504f);
     tile.rows[r] = row;
     tile.num_positions = most(tile.num_positions, row.num_positions);
@@ -85,9 +91,9 @@ FORERUN_INLINE void open_tile(const AttentionJob& job, size_t first, Tile<R>& ti
     }
   }
   if (!tile.has_tails) return;
-  tile.tail_sums = reinterpret_cast<int32_t*>(take(kChunkPages * (tile.record - kLanes)));
   tile.tail_stride = (tile.last_tail - tile.first_tail) / kLanes * kLanes + kLanes;
-  tile.tail_scores = take(tile.tail_stride);
+  tile.tail_sums = reinterpret_cast<int32_t*>(scratch.take(kChunkPages * padded_head(job.head_size)));
+  tile.tail_scores = scratch.take(tile.tail_stride);
 }
 
 // 2^x for x <= 0, to 5e-7, never below 2^-115: a weight of 2e-35 is as good as none, and neither a mask nor subnormal
@@ -123,8 +129,8 @@ FORERUN_INLINE F32 only(F32 x, size_t count) {
 
 // The softmax of one row's chunk of `count` scores: the largest score and the sum of weights go to `record`, weights
 // times values' steps, page by page as integers and their step, to `weights` and `page_steps`.
-FORERUN_INLINE void soften(float* scores, size_t count, const float* value_steps, float* record, int16_t* weights,
-                           float* page_steps) {
+void soften(float* scores, size_t count, const float* value_steps, float* record, int16_t* weights,
+            float* page_steps) {
   const size_t whole = count / kLanes * kLanes;
   if (whole < count)  // lanes beyond the last position repeat a score, so that they do not matter for the largest
     for (size_t i = count; i < whole + kLanes; ++i) scores[i] = scores[0];
@@ -153,14 +159,13 @@ FORERUN_INLINE void soften(float* scores, size_t count, const float* value_steps
   record[1] = sum(total);
 }
 
-template <size_t R>
-FORERUN_INLINE void soften_chunk(const AttentionJob& job, const Tile<R>& tile, size_t begin) {
+void soften_chunk(const AttentionJob& job, const Tile& tile, size_t begin) {
   const size_t end = least(begin + kChunkTokens, tile.num_positions);
   const size_t shared = least(end, tile.num_shared);
   for (size_t at = begin; at < shared; at += kPageTokens)
     __builtin_memcpy(tile.value_steps + at - begin, job.pages[at / kPageTokens] + job.values,
                      kPageTokens * sizeof(float));
-  for (size_t r = 0; r < R; ++r) {
+  for (size_t r = 0; r < tile.size; ++r) {
     const AttentionRow& row = tile.rows[r];
     const size_t last = least(end, row.num_positions), count = last > begin ? last - begin : 0;
     const float* steps = tile.value_steps;
@@ -169,8 +174,7 @@ FORERUN_INLINE void soften_chunk(const AttentionJob& job, const Tile<R>& tile, s
       __builtin_memcpy(own, tile.value_steps, kChunkTokens * sizeof(float));
       for (size_t at = most(begin, row.num_shared); at < last; ++at) {
         const size_t slot = row.tail[at - row.num_shared];
-        __builtin_memcpy(own + at - begin,
-                         job.pages[slot / kPageTokens] + job.values + slot % kPageTokens * (sizeof(float) / 2),
+        __builtin_memcpy(own + at - begin, job.pages[slot / kPageTokens] + job.values + slot % kPageTokens * 2,
                          sizeof(float));
       }
       steps = own;
@@ -185,8 +189,29 @@ FORERUN_INLINE void soften_chunk(const AttentionJob& job, const Tile<R>& tile, s
   }
 }
 
+// Takes the weights of tails out of the rows' lists and multiplies them with the values at their own slots.
+void weigh_tails(const AttentionJob& job, const Tile& tile, size_t begin) {
+  const size_t padded = tile.record - kLanes;
+  for (size_t i = 0; i < kChunkPages * tile.size * padded; ++i) tile.tail_sums[i] = 0;
+  for (size_t r = 0; r < tile.size; ++r) {
+    const AttentionRow& row = tile.rows[r];
+    const size_t last = least(begin + kChunkTokens, row.num_positions);
+    for (size_t at = most(begin, row.num_shared); at < last; ++at) {
+      const size_t slot = row.tail[at - row.num_shared], in_page = slot % kPageTokens;
+      const int16_t* values = job.pages[slot / kPageTokens] + job.values + kStepsSize + in_page / 2 * 2 * kLanes;
+      int32_t* sums = tile.tail_sums + ((at - begin) / kPageTokens * tile.size + r) * padded;
+      int16_t* weight = tile.weights + r * kScoreStride + at - begin;
+      int16_t pair[2] = {0, 0};
+      pair[in_page % 2] = *weight;
+      for (size_t d = 0; d < padded; d += kLanes)
+        store_i32(sums + d, dot(load_i32(sums + d), load_pairs(values + d * kPageTokens), broadcast_pair(pair)));
+      *weight = 0;
+    }
+  }
+}
+
 // Folds a chunk's record into the record of the chunks before it.
-FORERUN_INLINE void fold(const float* record, size_t size, float* into) {
+void fold(const float* record, size_t size, float* into) {
   const float most_of_both = record[0] > into[0] ? record[0] : into[0];
   const float old_part = weight_of(into[0] - most_of_both), new_part = weight_of(record[0] - most_of_both);
   into[0] = most_of_both;
@@ -195,7 +220,7 @@ FORERUN_INLINE void fold(const float* record, size_t size, float* into) {
   for (size_t i = kLanes; i < size; i += kLanes) store(into + i, fma(load(record + i), b, load(into + i) * a));
 }
 
-FORERUN_INLINE void finish(const float* record, size_t head_size, float* to) {
+void finish(const float* record, size_t head_size, float* to) {
   const F32 total = broadcast(record[1]);
   alignas(64) float rest[kLanes];
   for (size_t i = 0; i < head_size; i += kLanes) {
@@ -207,35 +232,6 @@ FORERUN_INLINE void finish(const float* record, size_t head_size, float* to) {
       for (size_t j = i; j < head_size; ++j) to[j] = rest[j - i];
     }
   }
-}
-
-// Numbers in steps, rounded to 16 bits; returns the step. `longest` bounds the vector's length in steps, 0: only its
-// largest number counts. A NaN or an infinity makes the step NaN: it stays visible.
-float to_steps(const float* x, size_t size, float longest, int16_t* to) {
-  F32 top = zero(), squares = zero(), poison = zero();
-  alignas(64) float rest[kLanes] = {};
-  const size_t whole = size / kLanes * kLanes;
-  for (size_t i = whole; i < size; ++i) rest[i - whole] = x[i];
-  for (size_t i = 0; i < size; i += kLanes) {
-    const F32 v = load(i < whole ? x + i : rest);
-    top = max(abs(v), top);
-    squares = fma(v, v, squares);
-    poison = fma(v, zero(), poison);
-  }
-  float step = largest(top) * (1.0f / kMost);
-  if (longest > 0.0f) {
-    const float by_length = __builtin_sqrtf(sum(squares)) / longest;
-    step = step > by_length ? step : by_length;
-  }
-  step += sum(poison);
-  const F32 scale = broadcast(step > 1e-30f ? 1.0f / step : 0.0f);
-  alignas(64) int16_t steps[kLanes];
-  for (size_t i = 0; i < whole; i += kLanes) store_i16(to + i, round_to_i32(load(x + i) * scale));
-  if (whole < size) {
-    store_i16(steps, round_to_i32(load(rest) * scale));
-    for (size_t i = whole; i < size; ++i) to[i] = steps[i - whole];
-  }
-  return step;
 }
 
 }  // namespace

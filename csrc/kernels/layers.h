@@ -1,6 +1,9 @@
 // Norms, rotary positions, activations and sums: small beside the products, but between all of them.
 #pragma once
 
+#include "decoder/attention.h"
+#include "lanes/pairs.h"
+
 namespace forerun::FORERUN_ISA {
 namespace {
 
@@ -65,6 +68,35 @@ void to_half(const float* x, size_t size, uint16_t* to) {
     store_half(halves, load(rest));
     for (size_t j = i; j < size; ++j) to[j] = halves[j - i];
   }
+}
+
+// Numbers in steps, rounded to 16 bits; returns the step. `longest` bounds the vector's length in steps, 0: only its
+// largest number counts. A NaN or an infinity makes the step NaN: it stays visible.
+float to_steps(const float* x, size_t size, float longest, int16_t* to) {
+  F32 top = zero(), squares = zero(), poison = zero();
+  alignas(64) float rest[16] = {};
+  const size_t whole = size / 16 * 16;
+  for (size_t i = whole; i < size; ++i) rest[i - whole] = x[i];
+  for (size_t i = 0; i < size; i += 16) {
+    const F32 v = load(i < whole ? x + i : rest);
+    top = max(abs(v), top);
+    squares = fma(v, v, squares);
+    poison = fma(v, zero(), poison);
+  }
+  float step = largest(top) * (1.0f / kMost);
+  if (longest > 0.0f) {
+    const float by_length = __builtin_sqrtf(sum(squares)) / longest;
+    step = step > by_length ? step : by_length;
+  }
+  step += sum(poison);
+  const F32 scale = broadcast(step > 1e-30f ? 1.0f / step : 0.0f);
+  for (size_t i = 0; i < whole; i += 16) store_i16(to + i, round_to_i32(load(x + i) * scale));
+  if (whole < size) {
+    alignas(64) int16_t steps[16];
+    store_i16(steps, round_to_i32(load(rest) * scale));
+    for (size_t i = whole; i < size; ++i) to[i] = steps[i - whole];
+  }
+  return step;
 }
 
 }  // namespace

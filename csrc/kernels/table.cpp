@@ -9,24 +9,24 @@ namespace forerun {
 
 #if defined(FORERUN_HAS_X86)
 namespace avx512vnni {
-extern const Kernels table;
+const Kernels& table();
 }
 namespace avx2 {
-extern const Kernels table;
+const Kernels& table();
 }
 #endif
 namespace portable {
-extern const Kernels table;
+const Kernels& table();
 }
 
 const Kernels* kernels_named(const char* name) {
   const std::vector<std::string>& usable = usable_isas();
   if (std::find(usable.begin(), usable.end(), name) == usable.end()) return nullptr;
 #if defined(FORERUN_HAS_X86)
-  for (const Kernels* table : {&avx512vnni::table, &avx2::table})
-    if (std::string(name) == table->name) return table;
+  if (std::string(name) == "avx512vnni") return &avx512vnni::table();
+  if (std::string(name) == "avx2") return &avx2::table();
 #endif
-  return &portable::table;
+  return &portable::table();
 }
 
 const Kernels& kernels() {

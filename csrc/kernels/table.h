@@ -1,6 +1,6 @@
 // The kernels of one instruction set, and the choice of an instruction set for this machine.
 //
-// kernels.cpp is compiled once per instruction set and fills one table each time. All tables compute the same numbers,
+// The files in per_isa/ are compiled once per instruction set and fill one table each time. All tables compute the same numbers,
 // bit for bit (lanes/lanes.h), so the choice is a matter of speed alone. Kernels work on the caller's thread; loops over
 // pieces and the pool are the callers' business.
 #pragma once
@@ -32,10 +32,10 @@ struct Kernels {
   void (*add)(const float* x, size_t size, float* to);                          // to += x
   void (*silu_multiply)(const float* gate, const float* up, size_t size, float* to);
   void (*to_half)(const float* x, size_t size, uint16_t* to);
+  // Numbers in steps of 16 bits; returns the step. `longest` bounds the length of the vector in steps, 0: no bound.
+  float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
 
   // -- attention: kernels/attend.h ----------------------------------------------------------------------------------
-  // Numbers in steps of 16 bits; returns the step. `longest` bounds the vector's length in steps, 0: no bound.
-  float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
   void (*attend)(const AttentionJob& job);
   void (*merge_attention)(const AttentionJob& job);  // finishes a job whose chunks `attend` computed apart
 };

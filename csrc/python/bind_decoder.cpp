@@ -75,11 +75,12 @@ Description description_of(nb::dict dict) {
 void set_matrix(Decoder& decoder, const std::string& name, const std::string& stored, Array<const uint8_t, 2> data,
                 int64_t num_inputs, std::optional<Array<const uint32_t, 1>> order, bool requantise) {
   const Stored format = stored_named(stored);
-  if (num_inputs < 1) throw std::invalid_argument("matrix " + name + " cannot have " + std::to_string(num_inputs) + " inputs");
+  if (num_inputs < 1) throw std::invalid_argument("matrix " + name + " has " + std::to_string(num_inputs) + " inputs");
   const size_t row_bytes = stored_row_bytes(format, size_t(num_inputs));
   if (data.shape(1) != row_bytes)
     throw std::invalid_argument("matrix " + name + " has rows of " + std::to_string(data.shape(1)) + " bytes where " +
-                                std::to_string(num_inputs) + " inputs of " + stored + " take " + std::to_string(row_bytes));
+                                std::to_string(num_inputs) + " inputs of " + stored + " take " +
+                                std::to_string(row_bytes));
   const size_t num_outputs = order ? order->size() : data.shape(0);
   if (num_outputs == 0) throw std::invalid_argument("matrix " + name + " has no outputs");
   for (size_t i = 0; order && i < num_outputs; ++i)
@@ -108,7 +109,8 @@ void forward(Decoder& decoder, Array<const int64_t, 1> ids, Array<const int64_t,
     if (count < 0 || size_t(count) > tokens.size() - num_tokens)
       throw std::invalid_argument("counts name more tokens than were given, or less than none");
     if (rows < 0 || rows > count)
-      throw std::invalid_argument(std::to_string(rows) + " rows were asked for of " + std::to_string(count) + " tokens");
+      throw std::invalid_argument(std::to_string(rows) + " rows were asked for of " + std::to_string(count) +
+                                  " tokens");
     spans[i] = {ids.data()[i], starts.data()[i], tokens.data() + num_tokens, count, rows,
                 parents ? parents->data() + num_tokens : nullptr};
     num_tokens += size_t(count);
@@ -142,7 +144,8 @@ void run_pieces(Array<int32_t, 1> counts, int64_t failing, int num_threads) {
 void bind_decoder(nb::module_& module) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Decoder>(module, "Decoder", "A decoder-only transformer of the llama kind: weights, caches and passes.")
-      .def("__init__", [](Decoder* self, nb::dict description) { new (self) Decoder(description_of(std::move(description))); },
+      .def("__init__",
+           [](Decoder* self, nb::dict description) { new (self) Decoder(description_of(std::move(description))); },
            "description"_a)
       .def("set_matrix", set_matrix, "name"_a, "stored"_a, nb::arg("data").noconvert(), "num_inputs"_a,
            nb::arg("order").noconvert() = nb::none(), "requantise"_a = false,

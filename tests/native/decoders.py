@@ -43,12 +43,10 @@ class Tiny:
         return 10000.0 ** -(np.arange(half) / half)
 
     def description(self) -> dict[str, object]:
-        names = (
-            "num_layers hidden_size intermediate_size num_heads num_kv_heads head_size num_embeddings "
-            "vocabulary_size context_length epsilon"
-        ).split()
+        sizes = ("num_layers hidden_size intermediate_size num_heads num_kv_heads head_size num_embeddings "
+                 "vocabulary_size context_length epsilon")  # fmt: skip
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in sizes.split()},
             "attention_scale": self.head_size**-0.5 * self.scale,
             "rope_scale": 1.0,
             "rope_frequencies": self.frequencies,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.native.decoders import Tiny, build, feed, reference, rows_of, text, tiny
 
 from forerun import _native
-from tests.native.decoders import Tiny, build, feed, reference, rows_of, text, tiny
 
 
 def bare(**settings: object) -> Tiny:
@@ -64,6 +64,21 @@ def test_large_keys_in_a_few_channels() -> None:
     found = rows_of(build(model), tokens, model.vocabulary_size)
     expected, half = reference(model, tokens), reference(model, tokens, as_half)
     assert rms(found - expected) < rms(half - expected)
+
+
+def test_sums_reach_their_bounds_and_not_beyond() -> None:
+    """A query that is its own key makes the largest dot product there is, equal values under equal weights the largest
+    sum: one step more would not fit 32 bits."""
+    model = bare(num_heads=1, num_kv_heads=1, head_size=64)
+    model.matrices["layers.0.k"][:] = model.matrices["layers.0.q"]
+    tokens = text(model, 300)
+    found = rows_of(build(model), tokens, model.vocabulary_size)
+    assert rms(found - reference(model, tokens)) < 1e-3
+    model = bare(num_heads=1, num_kv_heads=1, head_size=64, biases=("v",), scale=0.0)
+    model.matrices["layers.0.v"][:] = 0
+    model.vectors["layers.0.v_bias"][:] = -3.0
+    found = rows_of(build(model), tokens, model.vocabulary_size)
+    assert rms(found - reference(model, tokens)) < 1e-4
 
 
 def test_values_beyond_float16_are_values() -> None:

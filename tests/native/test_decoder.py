@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.native.decoders import BIASES, Tiny, build, feed, fingerprint, reference, rows_of, text, tiny
 
 from forerun import _native
-from tests.native.decoders import BIASES, Tiny, build, feed, fingerprint, reference, rows_of, text, tiny
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.native.decoders import build, feed, rows_of, text, tiny
 
 from forerun import _native
-from tests.native.decoders import build, feed, rows_of, text, tiny
 
 MODEL = tiny(num_layers=2, num_heads=2, num_kv_heads=1, head_size=6, intermediate_size=32)
 WIDTH = MODEL.vocabulary_size
@@ -144,7 +144,7 @@ def test_breaches_are_refused_and_change_nothing() -> None:
         decoder.forward(
             np.array(ids),
             np.array(starts),
-            np.array(sum(tokens, []), np.int32),
+            np.array([token for part in tokens for token in part], np.int32),
             np.array([len(part) for part in tokens]),
             np.array(rows),
             None if parents is None else np.array(parents, np.int32),

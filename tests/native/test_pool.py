@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
+from tests.native.decoders import build, rows_of, text, tiny
 
 from forerun import _native
-from tests.native.decoders import build, rows_of, text, tiny
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 2, 3, 8])

@@ -1,12 +1,12 @@
 """Level 3 on real weights: greedy and seeded text equal to plain decoding on HumanEval prompts.
 
-`strict` makes a row's logits independent of what shares its pass, so equality is exact and a model that drafts for
-itself is accepted always. Without `strict` a text may leave plain decoding at a numeric tie: those places are reported
-with their top-2 gap, and a gap above the tie bound fails.
+In the native runtime, and with `strict` in the torch runtime, a row's logits do not depend on what shares its pass, so
+equality is exact and a model that drafts for itself is accepted always. Without `strict` a text may leave plain decoding
+at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
 
-The default selection covers every k, batch size, drafter, dtype and mode at least once, with the numbers of prompts
-that the test ids show (fewer in bfloat16 on processors that emulate it); `FORERUN_FULL=1` runs the whole product, and
-`make ladder` 40 prompts.
+The default selection covers every k, batch size, drafter, numbers ("native", or torch's dtype) and mode at least once,
+with as many prompts as the test ids show (few in bfloat16 on processors that emulate it); `FORERUN_FULL=1` runs the whole
+product, and `make ladder` 40 prompts.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ TIE = 0.5  # two bfloat16 steps of a logit between 32 and 64; the largest gap se
 FULL = os.environ.get("FORERUN_FULL") == "1"
 MODES = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 0.8, "top_p": 0.95, "seed": 20261129}}
 SELECTED = [
+    ("native", "greedy", "self", 3, 8, 20),
+    ("native", "greedy", "self", 8, 3, 8),
+    ("native", "greedy", "self", 1, 1, 4),
+    ("native", "greedy", "lookup", 5, 8, 20),
+    ("native", "seeded", "self", 5, 8, 20),
+    ("native", "seeded", "lookup", 8, 3, 8),
     ("bfloat16", "greedy", "self", 3, 8, 20),
     ("bfloat16", "greedy", "self", 8, 3, 6),
     ("bfloat16", "greedy", "lookup", 5, 8, 20),
@@ -53,7 +59,7 @@ CASES = (
     [
         (dtype, mode, drafter, k, batch, 20)
         for dtype, mode, drafter, k, batch in itertools.product(
-            ["bfloat16", "float32"], MODES, ["self", "lookup"], [1, 3, 5, 8], [1, 3, 8]
+            ["native", "bfloat16", "float32"], MODES, ["self", "lookup"], [1, 3, 5, 8], [1, 3, 8]
         )
     ]
     if FULL
@@ -93,17 +99,22 @@ class Twin:
 
 
 class Loaded:
-    """One strict model of a dtype, its prompts, and plain texts by mode, made once."""
+    """One model of a kind of numbers, its prompts, and plain texts by mode, made once."""
 
     def __init__(self, dtype: str, strict: bool) -> None:
         from forerun.bench.workloads import load_workload
         from forerun.models.pull import resolve
         from forerun.models.tokenizer import load_tokenizer
+        from forerun.runtime.native import load_native_model
         from forerun.runtime.torch import load_torch_model
 
         files = resolve(NAME)
         self.tokenizer = load_tokenizer(files.path)
-        self.model = load_torch_model(files.path, kind=files.kind, device="cpu", dtype=dtype, strict=strict)
+        self.model: Any
+        if dtype == "native":
+            self.model = load_native_model(files.path)
+        else:
+            self.model = load_torch_model(files.path, kind=files.kind, device="cpu", dtype=dtype, strict=strict)
         self.prompts = [self.tokenizer.encode(task.prompt) for task in load_workload("humaneval", 20)]
         self._plain: dict[tuple[str, int], list[list[int]]] = {}
 
@@ -146,7 +157,7 @@ def get(held: dict[tuple[str, bool], Loaded], dtype: str, strict: bool) -> Loade
 
 
 @pytest.mark.parametrize(("dtype", "mode", "drafter", "k", "batch", "num_prompts"), CASES)
-def test_strict_text_equals_plain_decoding(
+def test_text_equals_plain_decoding(
     loaded: Any, dtype: str, mode: str, drafter: str, k: int, batch: int, num_prompts: int
 ) -> None:
     bed = get(loaded, dtype, strict=True)

@@ -1,0 +1,18 @@
+// Norms, positions and sums, for one instruction set.
+#include "kernels/per_isa/fill.h"
+
+#include "lanes/lanes.h"
+
+#include "kernels/layers.h"
+
+namespace forerun::FORERUN_ISA {
+
+void fill_layers(Kernels& table) {
+  table.rms_norm = rms_norm;
+  table.rotate = rotate;
+  table.add = add;
+  table.silu_multiply = silu_multiply;
+  table.to_half = to_half;
+}
+
+}  // namespace forerun::FORERUN_ISA
