@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 import forerun._native as _native
+from forerun.errors import NumericalError
 from forerun.sampling.mass import Best, Mass
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
@@ -69,7 +70,8 @@ def mass_of(logits: np.ndarray, params: SamplingParams, best: Best) -> NativeMas
         )
     mass = _native.softmax(logits, params.temperature)
     if not math.isfinite(mass.total):
-        best()  # raises: it is what says why
+        best()  # says which value made it so
+        raise NumericalError(f"the weights of a row sum to {mass.total}", "no token can be chosen from it")
     return NativeMass(mass)
 
 
