@@ -183,6 +183,16 @@ def test_a_fork_does_not_begin_later_than_its_own_cache_would() -> None:
     assert drafter._caches.extent(short.sequence_id)[0] == 0
 
 
+def test_nobody_waits_for_a_cache_that_will_begin_too_late_for_him() -> None:
+    """Two prompts with one beginning, of which the longer one's end alone is read: the shorter one drafts at once."""
+    shared = [(5 * i + i // 7) % SIZE for i in range(50)]
+    engine = Engine(target(), ModelDrafter(Watched(), 64), FixedLength(2))
+    engine.add([*shared, *([3] * 100)], SamplingParams(max_tokens=8, temperature=0))
+    short = engine.add(shared, SamplingParams(max_tokens=8, temperature=0))
+    run(engine)
+    assert sum(times for (proposed, _), times in short.statistics.rounds.items() if proposed == 0) == 1
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("window", [6, 11])
 def test_an_interrupted_pass_is_done_again(moment: str, window: int) -> None:
