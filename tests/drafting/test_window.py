@@ -188,7 +188,7 @@ def test_nobody_waits_for_a_cache_that_will_begin_too_late_for_him() -> None:
     shared = [(5 * i + i // 7) % SIZE for i in range(50)]
     engine = Engine(target(), ModelDrafter(Watched(), 64), FixedLength(2))
     engine.add([*shared, *([3] * 100)], SamplingParams(max_tokens=8, temperature=0))
-    short = engine.add(shared, SamplingParams(max_tokens=8, temperature=0))
+    short = engine.add(shared, SamplingParams(max_tokens=7, temperature=0))  # 1 with the prompt, then 3 and 3
     run(engine)
     assert sum(times for (proposed, _), times in short.statistics.rounds.items() if proposed == 0) == 1
 

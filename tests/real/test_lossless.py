@@ -1,12 +1,12 @@
 """Level 3 on real weights: greedy and seeded text equal to plain decoding on HumanEval prompts.
 
-In the native runtime, and with `strict` in the torch runtime, a row's logits do not depend on what shares its pass, so
-equality is exact and a model that drafts for itself is accepted always. Without `strict` a text may leave plain decoding
-at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
+In the native runtime, and with `strict` in the torch runtime, a row's logits do not depend on what shares its pass:
+equality is exact, and a model that drafts for itself is accepted always. Without `strict` a text may leave plain
+decoding at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
 
-The default selection covers every k, batch size, drafter, numbers ("native", or torch's dtype) and mode at least once,
-with as many prompts as the test ids show (few in bfloat16 on processors that emulate it); `FORERUN_FULL=1` runs the whole
-product, and `make ladder` 40 prompts.
+The default selection covers every k, batch size, drafter, kind of numbers ("native", or torch's dtype) and mode at
+least once, with as many prompts as the test ids show (few in bfloat16 on processors that emulate it);
+`FORERUN_FULL=1` runs the whole product, and `make ladder` 40 prompts.
 """
 
 from __future__ import annotations

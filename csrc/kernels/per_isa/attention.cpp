@@ -8,7 +8,6 @@
 namespace forerun::FORERUN_ISA {
 
 void fill_attention(Kernels& table) {
-  table.to_steps = to_steps;
   table.attend = attend;
   table.merge_attention = merge_attention;
 }

@@ -13,6 +13,7 @@ void fill_layers(Kernels& table) {
   table.add = add;
   table.silu_multiply = silu_multiply;
   table.to_half = to_half;
+  table.to_steps = to_steps;
 }
 
 }  // namespace forerun::FORERUN_ISA
