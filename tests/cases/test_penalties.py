@@ -123,8 +123,8 @@ class _AcceptedTwice(Processing):
     """vmlx-swift#357: accepted draft tokens are counted when verified and again when committed."""
 
     def begin_round(self) -> None:
-        if self._num_counted:
-            self._history.extend(self._tokens[self._num_counted : -1])
+        if self._history._num_counted:
+            self._history.extend(self._tokens[self._history._num_counted : -1])
         super().begin_round()
 
 
@@ -132,7 +132,7 @@ class _PromptForgotten(Processing):
     """Only what was written counts."""
 
     def begin_round(self) -> None:
-        self._num_counted = max(self._num_counted, self._prompt_length)
+        self._history._num_counted = max(self._history._num_counted, self._prompt_length)
         super().begin_round()
 
 

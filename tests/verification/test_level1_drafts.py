@@ -6,6 +6,7 @@ The windowed draft's rows depend on all that it has cached, so that a cache whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from forerun.control import FixedLength
 from forerun.drafting import Drafter, ModelDrafter, NoDrafter
 from forerun.engine import Engine
 from forerun.sampling import Distribution, SamplingParams
+from forerun.types import Draft
 from forerun.verification import RULES
 from forerun.verification.enumerate import Chooser, outcomes
 
@@ -145,16 +147,19 @@ def test_the_seeded_mode(kind: str, target: Any, draft: Any, k: int) -> None:
 TARGET, DRAFT = np.array([[1, 6, 2], [5, 1, 1], [2, 2, 3]]), np.array([[4, 1, 1], [1, 3, 5], [6, 1, 2]])
 
 
+def _reporting(logits: Any, sequence: Any, draft: Draft) -> Draft:
+    """The draft with rows after the whole text as its q."""
+    texts = [[*sequence.tokens, *draft.tokens[:node]] for node in range(len(draft.tokens))]
+    rows = tuple(Distribution.explicit(np.exp(logits(text))) for text in texts)
+    return replace(draft, rows=None if draft.rows is None else rows)
+
+
 class _ForgetsTheCut(ModelDrafter):
     """Draws from the cut row and reports the whole one as q."""
 
     def propose(self, sequences: Any, shapes: Any) -> Any:
         drafts = super().propose(sequences, shapes)
-        for sequence, draft in zip(sequences, drafts, strict=True):
-            for node, q in enumerate(draft.rows or ()):
-                logits = self.model.model.logits([*sequence.tokens, *draft.tokens[:node]])  # type: ignore[attr-defined]
-                q._probs = Distribution.explicit(np.exp(logits)).probs
-        return drafts
+        return [_reporting(self.model.model.logits, *both) for both in zip(sequences, drafts, strict=True)]
 
 
 class _ForgetsTheWindow(ModelDrafter):
@@ -162,11 +167,7 @@ class _ForgetsTheWindow(ModelDrafter):
 
     def propose(self, sequences: Any, shapes: Any) -> Any:
         drafts = super().propose(sequences, shapes)
-        for sequence, draft in zip(sequences, drafts, strict=True):
-            for node, q in enumerate(draft.rows or ()):
-                logits = self.model.logits([*sequence.tokens, *draft.tokens[:node]])  # type: ignore[attr-defined]
-                q._probs = Distribution.explicit(np.exp(logits)).probs
-        return drafts
+        return [_reporting(self.model.logits, *both) for both in zip(sequences, drafts, strict=True)]
 
 
 class _DropsWhatDoesNotFit(ModelDrafter):
