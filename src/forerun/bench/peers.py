@@ -190,8 +190,8 @@ def _variant(name: str, model: Any, assistant: Any, temperature: float) -> Trans
 
 
 def load_plain(path: Path, kind: str, dtype: Any, device: str) -> Any:
-    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype` (None, from
-    a native target: what the CPU computes fast)."""
+    """A transformers model as it is, with the weights that forerun reads: a GGUF is dequantised to `dtype`, where the
+    target has none (it is native) to what the CPU computes fast."""
     from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils import logging
 
