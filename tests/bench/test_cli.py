@@ -14,11 +14,11 @@ from tests.bench.toys import draft, quick_probe, target
 from typer.testing import CliRunner
 
 from forerun import loading
-from forerun.bench import cli, run
+from forerun.bench import cli, models, run
 from forerun.drafting import ModelDrafter
 from forerun.errors import ForerunError, ParameterError
 from forerun.llm import LLM
-from forerun.models import pull
+from forerun.models import pull, tokenizer
 from forerun.models.store import ModelFiles
 
 
@@ -60,7 +60,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(loading, "load", load)
     monkeypatch.setattr(pull, "resolve", lambda name, **given: ModelFiles(name, Path(name), "gguf", "local", None))
-    monkeypatch.setattr(cli, "bytes_per_pass", lambda *given: 1_000_000)
+    monkeypatch.setattr(models, "bytes_per_pass", lambda *given: 1_000_000)
     monkeypatch.setattr(run, "BandwidthProbe", quick_probe)
     return calls
 
@@ -107,6 +107,58 @@ def test_lookup_alone_without_a_draft(loaded: list[dict[str, Any]]) -> None:
     assert loaded[0]["draft"] is None
 
 
+def test_a_draft_as_stored_and_requantised_are_measured_side_by_side(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[dict[str, Any]] = []
+
+    class Second:
+        def check(self) -> None:
+            assert not loaded, "refused before the target's weights are read"
+
+        def load(self, progress: Any) -> Any:
+            return draft()
+
+    def choose(path: Path, kind: str, runtime: str, **given: Any) -> Second:
+        chosen.append({"path": path, "runtime": runtime, **given})
+        return Second()
+
+    monkeypatch.setattr(models, "choose", choose)
+    monkeypatch.setattr(tokenizer, "load_tokenizer", lambda path: ModuloTokenizer())
+    arguments = ("chat", "--target", "toy", "--draft", "d", "--k", "2", "--max-tokens", "6", "--prompts", "1")
+    result = invoke(
+        *arguments, "--drafters", "model,requantised", "--draft-ctx", "50", "--draft-runtime", "native", "--runtime",
+        "torch",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    assert list(document["workloads"]["chat"]) == ["plain", "model k=2", "requantised k=2"]
+    assert list(document["cost_curve"]) == ["target", "model", "requantised"]
+    (first,), (second,) = loaded, chosen
+    assert not first["draft_requantise"]
+    assert first["runtime"] == "torch"
+    assert first["draft_runtime"] == second["runtime"] == "native"
+    assert first["draft_context"] == second["context_length"] == 50
+    assert second["requantise"]
+
+    loaded.clear()
+    assert invoke(*arguments, "--drafters", "requantised").exit_code == 0
+    assert loaded[0]["draft_requantise"], "alone it needs no second choice"
+    assert len(chosen) == 1
+
+
+def test_llama_cpp_that_is_not_installed_is_reported(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    result = invoke(
+        "chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers", "llama.cpp"
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    assert "forerun[bench]" in document["not_run"]["llama.cpp"]
+
+
 def test_peers_that_cannot_be_loaded_are_reported_and_the_bench_goes_on(
     loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +199,7 @@ def test_a_draft_only_for_the_assisted_peer_is_not_loaded_by_forerun(
         (("chat", "--seed", "-1"), "seed"),
         (("chat", "--drafters", "model"), "needs a draft model"),
         (("chat", "--drafters", "oracle"), "oracle"),
+        (("chat", "--drafters", "requantised"), "needs a draft model"),
         (("chat", "--drafters", "lookup", "--draft", "d"), "unused"),
         (("chat", "--peers", "vllm"), "vllm"),
         (("chat", "--plot", "x.gif"), r"x\.gif"),

@@ -17,15 +17,16 @@ from forerun.bench.plot import check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.run import bench, own_variants
 from forerun.bench.summary import PLAIN
+from forerun.bench.variants import DRAFT_MODELS
 from forerun.bench.weights import bytes_per_pass
 from forerun.errors import InputError, MissingDependencyError, ParameterError
 
 
 def run(peers: Any = (), **changed: Any) -> dict[str, Any]:
     wanted = settings(**changed)
-    model = draft() if "model" in wanted.drafters else None
+    drafts = {name: draft() for name in DRAFT_MODELS if name in wanted.drafters}
     return bench(
-        toy_llm(), model, wanted, PROMPTS, weights={"target": 3_000_000_000, "draft": None}, peers=peers,
+        toy_llm(), drafts, wanted, PROMPTS, weights={"target": 3_000_000_000, "model": None}, peers=peers,
         not_run={"assisted": "no reason"}, command="forerun bench chat edit", probe=quick_probe(),
     )  # fmt: skip
 
@@ -45,7 +46,7 @@ def test_the_document_is_json_with_everything_in_it(document: dict[str, Any]) ->
     assert set(again["hardware"]) == {"cpu", "cores", "memory_gb", "isa", "gpu", "system"}
     assert again["versions"]["forerun"]
     assert again["settings"]["k"] == [1, 3]
-    assert set(again["cost_curve"]) == {"target", "draft"}
+    assert set(again["cost_curve"]) == {"target", "model"}
     assert "1" in again["cost_curve"]["target"]["ms"]
     assert again["floor"]["target"]["ms"] == pytest.approx(3e9 / again["probe"]["median"] / 1e6)
     assert again["not_run"] == {"assisted": "no reason"}
@@ -108,24 +109,22 @@ def test_unseeded_samples_are_not_compared() -> None:
 
 def test_variants_share_the_models_and_leave_no_cache() -> None:
     llm, model = toy_llm(), draft()
-    bench(llm, model, settings(rounds=1), PROMPTS, probe=quick_probe())
+    bench(llm, {"model": model}, settings(rounds=1), PROMPTS, probe=quick_probe())
     assert llm.engine.target.num_sequences == 0  # type: ignore[attr-defined]
     assert model.num_sequences == 0
-    assert {id(variant._llm.engine.target) for variant in own_variants(llm, model, settings())} == {
+    assert {id(variant._llm.engine.target) for variant in own_variants(llm, {"model": model}, settings())} == {
         id(llm.engine.target)
     }
 
 
 def test_prompts_that_leave_no_room_are_refused_before_measuring() -> None:
     with pytest.raises(InputError, match=r"190 tokens do not fit behind prompt 0 of long"):
-        bench(
-            toy_llm(), None, settings(drafters=("lookup",), max_tokens=190), {"long": [[1] * 20]}, probe=quick_probe()
-        )
+        bench(toy_llm(), {}, settings(drafters=("lookup",), max_tokens=190), {"long": [[1] * 20]}, probe=quick_probe())
 
 
 def test_a_drafter_without_its_model_is_refused() -> None:
     with pytest.raises(ParameterError, match="draft model"):
-        own_variants(toy_llm(), None, settings())
+        own_variants(toy_llm(), {}, settings())
 
 
 def test_an_interrupted_bench_reports_the_workloads_it_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +153,8 @@ def test_the_report_prints_all_variants_losers_included(document: dict[str, Any]
         assert needed in text
     assert "not run: assisted: no reason" in text
     assert "best k for model" in text
-    assert "transformers ran with 4 tokens constant, confidence 0; tried on the shortest prompts: 4 tokens" in text
+    ran = "num tokens 4, schedule constant, confidence 0.0"
+    assert f"transformers ran with {ran}; tried on the shortest prompts: num tokens 4" in text
     for workload, figures in document["workloads"].items():
         assert f"{workload}: 2 prompts" in text
         for name, figure in figures.items():

@@ -11,25 +11,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from forerun.bench.peers import check_peers, load_peers
+from forerun.bench.models import Loaded, load_all_peers, load_models
+from forerun.bench.peers import PEERS, check_peers
 from forerun.bench.plot import check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.rounds import Prompts, Report
-from forerun.bench.run import DRAFTERS, Settings, bench
-from forerun.bench.weights import bytes_per_pass
+from forerun.bench.run import Settings, bench
+from forerun.bench.variants import DRAFT_MODELS, DRAFTERS
 from forerun.bench.workloads import WORKLOADS, load_workload
 from forerun.checks import whole
 from forerun.errors import ParameterError
 from forerun.sampling import SamplingParams
-
-if TYPE_CHECKING:
-    from forerun.llm import LLM
-    from forerun.models.store import ModelFiles
-    from forerun.runtime.base import Model
 
 INTERRUPTED = 130
 MODELS, RUNS, OUTPUT = "Models", "What is measured", "Output"
@@ -49,7 +45,14 @@ def bench_command(
     ] = None,
     draft: Annotated[str | None, _flag("--draft", "The draft model, of the same vocabulary", MODELS, "MODEL")] = None,
     drafters: Annotated[
-        str | None, _flag("--drafters", "Some of model,lookup (default: both; lookup without --draft)", RUNS, "LIST")
+        str | None,
+        _flag(
+            "--drafters",
+            "Some of model,requantised,lookup: the draft as stored, rounded to 4 bits (native runtime), prompt lookup "
+            "(default: model,lookup; lookup without --draft)",
+            RUNS,
+            "LIST",
+        ),
     ] = None,
     k: Annotated[str, _flag("--k", "Speculation lengths to try, each 1 or more", RUNS, "LIST")] = "1,2,3,4,5,6",
     max_tokens: Annotated[
@@ -61,6 +64,11 @@ def bench_command(
     seed: Annotated[int | None, _flag("--seed", "Makes sampled texts comparable", RUNS)] = None,
     device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
     dtype: Annotated[str, _flag("--dtype", "auto, float32, bfloat16 or float16, for all models", MODELS)] = "auto",
+    runtime: Annotated[str, _flag("--runtime", "native, torch or auto, as for generate", MODELS)] = "auto",
+    draft_runtime: Annotated[str, _flag("--draft-runtime", "The same, for the draft model", MODELS)] = "auto",
+    draft_context: Annotated[
+        int | None, _flag("--draft-ctx", "Latest tokens that the draft model sees: 1 or more", MODELS, "N")
+    ] = None,
     draft_vocabulary: Annotated[
         int | None, _flag("--draft-vocabulary", "Let the draft model propose only the N most used tokens", MODELS, "N")
     ] = None,
@@ -68,9 +76,7 @@ def bench_command(
         float, _flag("--draft-min-confidence", "End a draft early below this confidence, 0 to 1", MODELS, "P")
     ] = 0.0,
     strict: Annotated[bool, _flag("--strict", "Pad every pass to one shape: text equal bit for bit", MODELS)] = False,
-    peers: Annotated[
-        str, _flag("--peers", "none, or some of transformers,assisted,prompt-lookup", RUNS, "LIST")
-    ] = "none",
+    peers: Annotated[str, _flag("--peers", f"none, or some of {','.join(PEERS)}", RUNS, "LIST")] = "none",
     plot: Annotated[Path | None, _flag("--plot", "Write a picture of the speed-ups", OUTPUT, "FILE.png")] = None,
     output: Annotated[Path | None, _flag("--output", "Write the document to a file too", OUTPUT, "FILE.json")] = None,
     mirror: Annotated[
@@ -98,14 +104,17 @@ def bench_command(
         draft_vocabulary=draft_vocabulary,
         draft_min_confidence=draft_min_confidence,
         strict=strict,
+        runtime=runtime,
+        draft_runtime=draft_runtime,
+        draft_context=draft_context,
         peers=_items(peers) if peers != "none" else (),
     )
     _check(settings, plot, output)
     tasks = {name: load_workload(name, prompts) for name in settings.workloads}
-    llm, draft_model = _load(settings, mirror)
-    with llm:
+    loaded = load_models(settings, mirror)
+    with loaded.llm as llm:
         ids = {name: [llm.encode(task.prompt) for task in of_workload] for name, of_workload in tasks.items()}
-        document = _measure(llm, draft_model, settings, ids, mirror)
+        document = _measure(loaded, settings, ids)
     print_report(document, sys.stdout)
     text = json.dumps(document, allow_nan=False)
     print(text, flush=True)
@@ -132,7 +141,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 def _drafters(text: str | None, draft: str | None) -> tuple[str, ...]:
     if text is None:
-        return DRAFTERS if draft is not None else ("lookup",)
+        return ("model", "lookup") if draft is not None else ("lookup",)
     names = _items(text)
     unknown = next((name for name in names if name not in DRAFTERS), None)
     if unknown is not None or not names:
@@ -147,73 +156,30 @@ def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
     whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
     SamplingParams(temperature=settings.temperature, seed=settings.seed)
     check_peers(settings.peers)
-    if "model" in settings.drafters and settings.draft is None:
-        raise ParameterError("drafters", "'model' needs a draft model", "give --draft MODEL, or --drafters lookup")
-    if settings.draft is not None and "model" not in settings.drafters and "assisted" not in settings.peers:
-        raise ParameterError("draft", "would be left unused", "add model to --drafters, or assisted to --peers")
+    models = [name for name in DRAFT_MODELS if name in settings.drafters]
+    if models and settings.draft is None:
+        raise ParameterError(
+            "drafters", f"{models[0]!r} needs a draft model", "give --draft MODEL, or --drafters lookup"
+        )
+    if settings.draft is not None and not models and "assisted" not in settings.peers:
+        raise ParameterError(
+            "draft", "would be left unused", "add model or requantised to --drafters, or assisted to --peers"
+        )
     for name, path in (("plot", plot), ("output", output)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
     check_plot(plot)
 
 
-def _load(settings: Settings, mirror: bool | None) -> tuple[LLM, Model | None]:
-    """Target and draft, loaded once; every variant of forerun shares them."""
-    from rich.console import Console
-
-    from forerun.drafting import ModelDrafter
-    from forerun.loading import load
-    from forerun.models.progress import RichProgress
-
-    drafts = "model" in settings.drafters
-    llm = load(
-        settings.target,
-        draft=settings.draft if drafts else None,
-        device=settings.device,
-        dtype=settings.dtype,
-        strict=settings.strict,
-        draft_vocabulary=settings.draft_vocabulary,
-        draft_min_confidence=settings.draft_min_confidence,
-        mirror=mirror,
-        progress=RichProgress(Console(stderr=True)),
-    )
-    drafter = llm.engine.drafter
-    return llm, drafter.model if isinstance(drafter, ModelDrafter) else None
-
-
-def _measure(
-    llm: LLM, draft: Model | None, settings: Settings, prompts: Prompts, mirror: bool | None
-) -> dict[str, Any]:
+def _measure(loaded: Loaded, settings: Settings, prompts: Prompts) -> dict[str, Any]:
     """Load the peers beside forerun, and run the bench."""
-    from forerun.models.pull import resolve
-
-    target_files = resolve(settings.target, mirror=mirror)
-    draft_files = resolve(settings.draft, mirror=mirror) if settings.draft is not None else None
-    weights = {"target": _bytes_per_pass(llm.engine.target, target_files, None)}
-    if draft is not None and draft_files is not None:
-        weights["draft"] = _bytes_per_pass(draft, draft_files, settings.draft_vocabulary)
-    peers, not_run = load_peers(
-        settings.peers,
-        (target_files.path, target_files.kind),
-        None if draft_files is None else (draft_files.path, draft_files.kind),
-        getattr(llm.engine.target, "dtype", None),
-        llm.engine.target.capabilities.device,
-        settings.temperature,
-    )
+    longest = max(len(prompt) for of_workload in prompts.values() for prompt in of_workload)
+    peers, not_run = load_all_peers(settings, loaded, longest + settings.max_tokens)
     with _progress() as report:
         return bench(
-            llm, draft, settings, prompts,
-            weights=weights, peers=peers, not_run=not_run, command=_command(), report=report,
+            loaded.llm, loaded.drafts, settings, prompts,
+            weights=loaded.weights(settings), peers=peers, not_run=not_run, command=_command(), report=report,
         )  # fmt: skip
-
-
-def _bytes_per_pass(model: Model, files: ModelFiles, num_head_rows: int | None) -> int | None:
-    """What one pass reads: the native runtime knows, for torch it follows from shapes and dtype."""
-    known = getattr(model, "weight_bytes", None)
-    if known is not None:
-        return int(known)
-    size = int(getattr(getattr(model, "dtype", None), "itemsize", 4))
-    return bytes_per_pass(files.path, files.kind, size, num_head_rows)
 
 
 @contextmanager

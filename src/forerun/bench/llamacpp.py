@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from forerun.bench.variants import Sample
-from forerun.errors import MissingDependencyError
+from forerun.errors import MissingDependencyError, UnsupportedModelError
 
+LLAMA_CPP = "llama.cpp"
 NUM_TUNING_TOKENS = 32
 NUM_BATCH = 512
 
@@ -35,7 +36,7 @@ SETTINGS = (LlamaSetting(True), LlamaSetting(False))
 class LlamaCppVariant:
     """llama.cpp's own decoding of one file. `prepare` tries each setting on the shortest prompt and keeps the best."""
 
-    name, is_peer, k = "llama.cpp", True, 0
+    name, is_peer, k = LLAMA_CPP, True, 0
     drafter: str | None = None
 
     def __init__(self, path: Path, num_threads: int, context_length: int, temperature: float = 0.0) -> None:
@@ -151,6 +152,15 @@ class LlamaCppVariant:
             return int(logits.argmax())
         noise = self._random.gumbel(size=logits.shape)
         return int((logits / self._temperature + noise).argmax())
+
+
+def load_llamacpp(path: Path, kind: str, num_tokens: int, temperature: float = 0.0) -> LlamaCppVariant:
+    """llama.cpp over a target's file, with as many threads as the native runtime has and room for `num_tokens`."""
+    if kind != "gguf":
+        raise UnsupportedModelError(f"{path.name} is no GGUF file", "llama.cpp reads no other", "give a GGUF target")
+    from forerun import _native
+
+    return LlamaCppVariant(path, _native.num_threads(), num_tokens, temperature)
 
 
 def _library() -> Any:

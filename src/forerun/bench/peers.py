@@ -17,11 +17,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from forerun.bench.llamacpp import LLAMA_CPP
 from forerun.bench.variants import Sample
 from forerun.bench.weights import bytes_per_pass
 from forerun.errors import ParameterError
 
-PEERS = ("transformers", "assisted", "prompt-lookup")
+PEERS = (LLAMA_CPP, "transformers", "assisted", "prompt-lookup")
 NUM_TUNING_PROMPTS = 2
 NUM_TUNING_TOKENS = 48
 
@@ -158,13 +159,13 @@ def load_peers(
     try:
         model = load(*target, dtype, device)
     except Exception as error:
-        return variants, {**reasons, **dict.fromkeys(wanted, _reason(error))}
+        return variants, {**reasons, **dict.fromkeys(wanted, reason_of(error))}
     for name in wanted:
         try:
             assistant = load(*draft, dtype, device) if name == "assisted" and draft is not None else None
             variants.append(_variant(name, model, assistant, temperature))
         except Exception as error:
-            reasons[name] = _reason(error)
+            reasons[name] = reason_of(error)
     return variants, reasons
 
 
@@ -252,6 +253,7 @@ def check_peers(names: Sequence[str]) -> None:
             raise ParameterError("peers", f"{name!r} is not known", f"none, or some of {','.join(PEERS)}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """An error in one line, for what was not run."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}"

@@ -14,7 +14,9 @@ from forerun.errors import MissingDependencyError, ParameterError
 
 INK = "#333333"
 STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "-"), ("#009E73", "^", "-"))
-PEER_STYLES = (("#CC79A7", "--"), ("#E69F00", "-."), ("#56B4E9", ":"))
+PEER_STYLES: tuple[tuple[str, Any], ...] = (
+    ("#CC79A7", "--"), ("#E69F00", "-."), ("#56B4E9", ":"), ("#999999", (0, (5, 1, 1, 1))),
+)  # fmt: skip
 MAX_COLUMNS = 3
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from forerun.bench.summary import PLAIN
+from forerun.bench.variants import DRAFT_MODELS
 
 WIDTH = 300
 
@@ -61,10 +62,9 @@ def head(document: Mapping[str, Any]) -> Iterator[str]:
     if probe["threshold"] is not None:
         yield f"          two regimes, parted at {probe['threshold']:.1f} GB/s: figures of each are given below"
     for name, curve in document["cost_curve"].items():
-        if curve is not None:
-            costs = "  ".join(f"{rows}: {ms:.1f}" for rows, ms in curve["ms"].items())
-            speed = f"at {curve['probe_gb_s']:.1f} GB/s"
-            yield f"t(rows)   {name}, ms per pass at {curve['context']} cached tokens, {speed}: {costs}"
+        costs = "  ".join(f"{rows}: {ms:.1f}" for rows, ms in curve["ms"].items())
+        speed = f"at {curve['probe_gb_s']:.1f} GB/s"
+        yield f"t(rows)   {name}, ms per pass at {curve['context']} cached tokens, {speed}: {costs}"
     for name, floor in document["floor"].items():
         yield f"floor     {name}: {floor['bytes'] / 1e9:.2f} GB of weights a pass, {floor['ms']:.1f} ms at this speed"
 
@@ -154,14 +154,15 @@ def _against(winner: Mapping[str, Any]) -> str:
 def _least(document: Mapping[str, Any], figure: Mapping[str, Any]) -> str:
     """What reading the weights alone takes in such a round, where that is known."""
     floor = document["floor"]
-    if "target" not in floor or (figure["drafter"] == "model" and "draft" not in floor):
+    drafter = figure["drafter"]
+    if "target" not in floor or (drafter in DRAFT_MODELS and drafter not in floor):
         return ""
-    draft_ms = figure["k"] * floor["draft"]["ms"] if figure["drafter"] == "model" else 0.0
+    draft_ms = figure["k"] * floor[drafter]["ms"] if drafter in DRAFT_MODELS else 0.0
     return f"; reading the weights alone takes {draft_ms + floor['target']['ms']:.1f}"
 
 
 def _setting(setting: Mapping[str, Any]) -> str:
-    return f"{setting['num_tokens']} tokens {setting['schedule']}, confidence {setting['confidence']:g}"
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in setting.items())
 
 
 def _regime(name: str, part: Mapping[str, Any]) -> str:

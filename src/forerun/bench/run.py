@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from forerun import _native
 from forerun.bench.agreement import find_differences
 from forerun.bench.hardware import commit, hardware, versions
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
@@ -19,8 +20,6 @@ from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
-
-DRAFTERS = ("model", "lookup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,9 @@ class Settings:
     draft_vocabulary: int | None
     draft_min_confidence: float
     strict: bool
+    runtime: str
+    draft_runtime: str
+    draft_context: int | None
     peers: tuple[str, ...]
 
     def is_comparable(self, variant: Variant) -> bool:
@@ -49,8 +51,8 @@ class Settings:
         return self.temperature == 0 or (self.seed is not None and not variant.is_peer)
 
 
-def own_variants(llm: LLM, draft: Model | None, settings: Settings) -> list[ForerunVariant]:
-    """Plain decoding, and every drafter at every k, over the models that `llm` loaded."""
+def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> list[ForerunVariant]:
+    """Plain decoding, and every drafter at every k, over one target; `drafts` has the models of DRAFT_MODELS."""
     sampling: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
     engine = llm.engine
 
@@ -64,17 +66,17 @@ def own_variants(llm: LLM, draft: Model | None, settings: Settings) -> list[Fore
     for name in settings.drafters:
         for k in settings.k:
             variants.append(
-                ForerunVariant(f"{name} k={k}", over(_drafter(name, draft, settings), k), name, k, **sampling)
+                ForerunVariant(f"{name} k={k}", over(_drafter(name, drafts, settings), k), name, k, **sampling)
             )
     return variants
 
 
-def _drafter(name: str, draft: Model | None, settings: Settings) -> Drafter:
+def _drafter(name: str, drafts: Mapping[str, Model], settings: Settings) -> Drafter:
     if name == "lookup":
         return LookupDrafter()
-    if draft is None:
-        raise ParameterError("drafters", "'model' needs a draft model", "give --draft MODEL, or --drafters lookup")
-    return ModelDrafter(draft, min_confidence=settings.draft_min_confidence)
+    if name not in drafts:
+        raise ParameterError("drafters", f"{name!r} needs a draft model", "give --draft MODEL, or --drafters lookup")
+    return ModelDrafter(drafts[name], settings.draft_context, settings.draft_min_confidence)
 
 
 def check_room(prompts: Prompts, num_tokens: int, context_length: int | None) -> None:
@@ -91,7 +93,7 @@ def check_room(prompts: Prompts, num_tokens: int, context_length: int | None) ->
 
 def bench(
     llm: LLM,
-    draft: Model | None,
+    drafts: Mapping[str, Model],
     settings: Settings,
     prompts: Prompts,
     weights: Mapping[str, int | None] | None = None,
@@ -103,14 +105,14 @@ def bench(
 ) -> dict[str, Any]:
     """Measure and summarise; the document that `forerun bench` prints as its last line.
 
-    `weights`: bytes that one pass of "target" and "draft" reads, where known. `not_run`: peers that could not be
-    loaded, with the reasons.
+    `drafts`: the draft models by the drafter's name (DRAFT_MODELS). `weights`: bytes that one pass of "target" and of
+    each draft reads, where known. `not_run`: peers that could not be loaded, with the reasons.
     """
     target = llm.engine.target
     check_room(prompts, settings.max_tokens, target.capabilities.context_length)
-    variants: list[Variant] = [*own_variants(llm, draft, settings), *peers]
+    variants: list[Variant] = [*own_variants(llm, drafts, settings), *peers]
     used = probe if probe is not None else BandwidthProbe()
-    curves = {"target": _curve(target, used), "draft": _curve(draft, used) if draft is not None else None}
+    curves = {name: _curve(model, used) for name, model in {"target": target, **drafts}.items()}
     try:
         session = run_rounds(variants, prompts, settings.max_tokens, settings.rounds, used, report)
     finally:
@@ -133,7 +135,7 @@ def bench(
         "versions": versions(),
         "settings": {
             **asdict(settings),
-            "dtype": str(getattr(target, "dtype", settings.dtype)).removeprefix("torch."),
+            "dtype": _dtype(target, settings),
             "device": target.capabilities.device,
             "threads": _threads(),
         },
@@ -166,7 +168,13 @@ def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:
     }
 
 
-def _threads() -> int | None:
-    """Threads of the torch runtime, if it is loaded."""
+def _dtype(target: Model, settings: Settings) -> str:
+    """What the target computes in: torch's dtype, or the native runtime over the types that its file stores."""
+    dtype = getattr(target, "dtype", None)
+    return str(dtype).removeprefix("torch.") if dtype is not None else f"native ({_native.isa()})"
+
+
+def _threads() -> dict[str, int]:
+    """Threads of the runtimes that are loaded."""
     torch = sys.modules.get("torch")
-    return int(torch.get_num_threads()) if torch is not None else None
+    return {"native": _native.num_threads()} | ({"torch": int(torch.get_num_threads())} if torch is not None else {})

@@ -16,6 +16,9 @@ from forerun.engine.statistics import Statistics
 from forerun.errors import ForerunError
 from forerun.llm import LLM
 
+DRAFT_MODELS = ("model", "requantised")
+"""The draft model as its file stores it, and the same rounded to 4 bits at load."""
+DRAFTERS = (*DRAFT_MODELS, "lookup")
 PARTS = ("draft", "target", "verify", "host")
 
 
