@@ -195,6 +195,7 @@ def test_a_draft_only_for_the_assisted_peer_is_not_loaded_by_forerun(
         (("chat", "--max-tokens", "1"), "max_tokens: 1"),
         (("chat", "--prompts", "0"), "prompts: 0"),
         (("chat", "--rounds", "0"), "rounds: 0"),
+        (("chat", "--context", "0"), "context: 0"),
         (("chat", "--temperature", "-1"), "temperature"),
         (("chat", "--seed", "-1"), "seed"),
         (("chat", "--drafters", "model"), "needs a draft model"),

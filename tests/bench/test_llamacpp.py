@@ -134,3 +134,16 @@ def test_a_failure_of_llama_cpp_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 def test_only_gguf_files_are_its_business() -> None:
     with pytest.raises(UnsupportedModelError, match="no GGUF"):
         load_llamacpp(Path("directory"), "transformers", 300)
+
+
+def test_passes_are_timed_behind_one_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, library = variant(monkeypatch)
+    peer.begin_passes(40)
+    for rows in (4, 1):
+        peer.run_pass(rows)
+        peer.undo_pass()
+    assert [fed[1] for fed in library.fed[1:]] == [[40, 41, 42, 43], [40]]
+    assert [sum(fed[3]) for fed in library.fed[1:]] == [4, 1]
+    assert [begin for _, begin in library.forgotten] == [0, 40, 40]
+    peer.end_passes()
+    assert library.forgotten[-1][1] == 0

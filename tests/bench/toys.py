@@ -41,6 +41,7 @@ def settings(**changed: Any) -> Settings:
         "k": (1, 3), "max_tokens": 12, "prompts": 2, "rounds": 2, "temperature": 0.0, "seed": None, "device": "cpu",
         "dtype": "float32", "draft_vocabulary": None, "draft_min_confidence": 0.0, "strict": False, "peers": (),
         "runtime": "auto", "draft_runtime": "auto", "draft_context": None,
+        "context": 20,
     }  # fmt: skip
     return Settings(**{**values, **changed})
 

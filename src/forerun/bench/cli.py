@@ -25,6 +25,7 @@ from forerun.bench.variants import DRAFT_MODELS, DRAFTERS
 from forerun.bench.workloads import WORKLOADS, load_workload
 from forerun.checks import whole
 from forerun.errors import ParameterError
+from forerun.runtime.cost import ROWS
 from forerun.sampling import SamplingParams
 
 INTERRUPTED = 130
@@ -60,6 +61,9 @@ def bench_command(
     ] = 128,
     prompts: Annotated[int, _flag("--prompts", "Prompts per workload: 1 or more", RUNS)] = 6,
     rounds: Annotated[int, _flag("--rounds", "Times every prompt meets every variant: 1 or more", RUNS)] = 1,
+    context: Annotated[
+        int, _flag("--context", "Cached tokens behind which t(rows) is measured: 1 or more", RUNS)
+    ] = 128,
     temperature: Annotated[float, _flag("--temperature", "0 or more; 0 is greedy", RUNS)] = 0.0,
     seed: Annotated[int | None, _flag("--seed", "Makes sampled texts comparable", RUNS)] = None,
     device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
@@ -107,6 +111,7 @@ def bench_command(
         runtime=runtime,
         draft_runtime=draft_runtime,
         draft_context=draft_context,
+        context=context,
         peers=_items(peers) if peers != "none" else (),
     )
     _check(settings, plot, output)
@@ -153,6 +158,7 @@ def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
     """Refuse what can be refused before any model is looked at."""
     whole("max_tokens", settings.max_tokens, 2, None, "a whole number of at least 2: decoding begins after the first")
     whole("prompts", settings.prompts, 1, None, "a whole number of at least 1")
+    whole("context", settings.context, 1, None, "a whole number of tokens, at least 1")
     whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
     SamplingParams(temperature=settings.temperature, seed=settings.seed)
     check_peers(settings.peers)
@@ -174,7 +180,8 @@ def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
 def _measure(loaded: Loaded, settings: Settings, prompts: Prompts) -> dict[str, Any]:
     """Load the peers beside forerun, and run the bench."""
     longest = max(len(prompt) for of_workload in prompts.values() for prompt in of_workload)
-    peers, not_run = load_all_peers(settings, loaded, longest + settings.max_tokens)
+    most = max(longest + settings.max_tokens, settings.context + max(ROWS))
+    peers, not_run = load_all_peers(settings, loaded, most)
     with _progress() as report:
         return bench(
             loaded.llm, loaded.drafts, settings, prompts,

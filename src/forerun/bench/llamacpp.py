@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from forerun.bench.curves import context_tokens, row_tokens
 from forerun.bench.variants import Sample
 from forerun.errors import MissingDependencyError, UnsupportedModelError
 
@@ -72,20 +73,20 @@ class LlamaCppVariant:
     def describe(self) -> dict[str, Any]:
         return {"setting": asdict(self._chosen), "tried": self._tried, "threads": self._num_threads}
 
-    def pass_ms(self, context_tokens: int, rows: Sequence[int], num_repeats: int = 5) -> dict[int, float]:
-        """Median milliseconds of a pass that feeds `rows` tokens, all of whose logits are wanted, after
-        `context_tokens`: its t(rows), interleaved over the row counts."""
-        times: dict[int, list[float]] = {count: [] for count in rows}
+    def begin_passes(self, context: int) -> None:
+        """Cache `context` tokens, to time passes behind them (see `bench.curves`)."""
         self.clear()
-        self.feed([(7 * i + 3) % 1000 for i in range(context_tokens)])
-        for repeat in range(num_repeats + 1):
-            for count in rows:
-                start = perf_counter()
-                self.feed([(31 * i + 7) % 1000 for i in range(count)], count)
-                if repeat:
-                    times[count].append(perf_counter() - start)
-                self._forget(context_tokens)
-        return {count: 1e3 * float(np.median(found)) for count, found in times.items()}
+        self.feed(context_tokens(context, self._vocabulary_size))
+
+    def run_pass(self, rows: int) -> None:
+        self._before_pass = self._length
+        self.feed(row_tokens(rows, self._vocabulary_size), rows)
+
+    def undo_pass(self) -> None:
+        self._forget(self._before_pass)
+
+    def end_passes(self) -> None:
+        self.clear()
 
     # -- llama.cpp's calls --------------------------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ class LlamaCppVariant:
             raise RuntimeError(f"llama.cpp cannot load {self._path.name}")
         self._vocabulary_size = int(library.llama_vocab_n_tokens(library.llama_model_get_vocab(model)))
         self._batch = library.llama_batch_init(NUM_BATCH, 0, 1)
-        self._length = 0
+        self._length = self._before_pass = 0
         return model
 
     def _make_context(self, setting: LlamaSetting) -> Any:

@@ -79,10 +79,8 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     return Loaded(llm, drafts, target_files, draft_files)
 
 
-def load_all_peers(
-    settings: Settings, loaded: Loaded, num_tokens: int
-) -> tuple[list[Variant], dict[str, str]]:  # fmt: skip
-    """(peers that can run, reasons why the others cannot). `num_tokens`: the longest prompt and text together."""
+def load_all_peers(settings: Settings, loaded: Loaded, num_tokens: int) -> tuple[list[Variant], dict[str, str]]:
+    """(peers that can run, reasons why the others cannot). `num_tokens`: the most that is ever cached."""
     engine, peers, not_run = loaded.llm.engine, list[Variant](), dict[str, str]()
     if LLAMA_CPP in settings.peers:
         target = loaded.target_files

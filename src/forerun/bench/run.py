@@ -10,7 +10,9 @@ from typing import Any
 
 from forerun import _native
 from forerun.bench.agreement import find_differences
+from forerun.bench.curves import ModelPasses, Passes, measure_curves
 from forerun.bench.hardware import commit, hardware, versions
+from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
@@ -44,6 +46,7 @@ class Settings:
     runtime: str
     draft_runtime: str
     draft_context: int | None
+    context: int
     peers: tuple[str, ...]
 
     def is_comparable(self, variant: Variant) -> bool:
@@ -112,8 +115,8 @@ def bench(
     check_room(prompts, settings.max_tokens, target.capabilities.context_length)
     variants: list[Variant] = [*own_variants(llm, drafts, settings), *peers]
     used = probe if probe is not None else BandwidthProbe()
-    curves = {name: _curve(model, used) for name, model in {"target": target, **drafts}.items()}
     try:
+        curves = _curves({"target": target, **drafts}, peers, used, settings.context)
         session = run_rounds(variants, prompts, settings.max_tokens, settings.rounds, used, report)
     finally:
         used.close()
@@ -150,15 +153,14 @@ def bench(
     }
 
 
-def _curve(model: Model, probe: BandwidthProbe) -> dict[str, Any]:
-    """t(rows): milliseconds of one pass, and the memory's speed around its measurement."""
-    before = probe.measure()
-    curve = model.cost()
-    return {
-        "context": curve.context,
-        "ms": {str(rows): ms for rows, ms in sorted(curve.milliseconds.items())},
-        "probe_gb_s": (before + probe.measure()) / 2,
-    }
+def _curves(
+    models: Mapping[str, Model], peers: Sequence[Variant], probe: BandwidthProbe, context: int
+) -> dict[str, dict[str, Any]]:
+    """t(rows) of our models and of the peers that let their passes be timed."""
+    sides: dict[str, Passes] = {name: ModelPasses(model) for name, model in models.items()}
+    sides |= {peer.name: peer for peer in peers if isinstance(peer, LlamaCppVariant)}
+    limits = [model.capabilities.context_length for model in models.values()]
+    return measure_curves(sides, probe, context, min((limit for limit in limits if limit is not None), default=None))
 
 
 def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:
