@@ -5,8 +5,8 @@ equality is exact, and a model that drafts for itself is accepted always. Withou
 decoding at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
 
 The default selection covers every k, batch size, drafter, kind of numbers ("native", or torch's dtype) and mode at
-least once, with as many prompts as the test ids show (few in bfloat16 on processors that emulate it);
-`FORERUN_FULL=1` runs the whole product, and `make ladder` 40 prompts.
+least once, with as many prompts as the test ids show; torch runs the smallest model there, and few prompts in bfloat16
+on processors that emulate it. `FORERUN_FULL=1` runs the whole product on the larger one, and `make ladder` 40 prompts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from forerun.sampling import SamplingParams
 pytestmark = pytest.mark.slow
 
 NAME = "qwen2.5-coder-0.5b"
+SMALL = "smollm2-135m"
 NUM_TOKENS = 64
 TIE = 0.5  # two bfloat16 steps of a logit between 32 and 64; the largest gap seen is in docs/log.md
 FULL = os.environ.get("FORERUN_FULL") == "1"
@@ -102,14 +103,14 @@ class Twin:
 class Loaded:
     """One model of a kind of numbers, its prompts, and plain texts by mode, made once."""
 
-    def __init__(self, dtype: str, strict: bool) -> None:
+    def __init__(self, dtype: str, strict: bool, name: str = NAME) -> None:
         from forerun.bench.workloads import load_workload
         from forerun.models.pull import resolve
         from forerun.models.tokenizer import load_tokenizer
         from forerun.runtime.native import load_native_model
         from forerun.runtime.torch import load_torch_model
 
-        files = resolve(NAME)
+        files = resolve(name)
         self.tokenizer = load_tokenizer(files.path)
         self.model: Any
         if dtype == "native":
@@ -153,7 +154,7 @@ def loaded() -> Iterator[dict[tuple[str, bool], Loaded]]:
 def get(held: dict[tuple[str, bool], Loaded], dtype: str, strict: bool) -> Loaded:
     if (dtype, strict) not in held:
         held.clear()
-        held[dtype, strict] = Loaded(dtype, strict)
+        held[dtype, strict] = Loaded(dtype, strict, NAME if FULL or dtype == "native" else SMALL)
     return held[dtype, strict]
 
 
@@ -202,4 +203,4 @@ def test_a_draft_with_another_vocabulary_is_refused_before_weights_load(monkeypa
 
     monkeypatch.setattr(runtime, "load_torch_model", never)
     with pytest.raises(VocabularyMismatchError, match="token"):
-        forerun.load(NAME, draft="smollm2-135m")
+        forerun.load(NAME, draft=SMALL)
