@@ -1,8 +1,8 @@
 """Whether a runtime computes the model that the file holds: `python -m forerun.bench.quality MODEL`.
 
-Perplexity on real text beside llama.cpp's on the same tokens, and the distance of every row from the same weights,
-dequantised, in float32 through transformers' own model code: Kullback-Leibler divergence, the largest difference of
-a logit, and how often the likeliest token is the same. Quantised activations are why these are not zero.
+Perplexity on real text beside llama.cpp's on the same tokens, and how far the rows of both are from those of the same
+weights, dequantised, in float32 through transformers' own model code: Kullback-Leibler divergence, the largest
+difference of a logit, and how often the likeliest token is the same. Quantised activations are why these are not zero.
 """
 
 from __future__ import annotations
@@ -65,6 +65,12 @@ def log_softmax(rows: np.ndarray) -> np.ndarray:
     return wide
 
 
+def log_probability(row: np.ndarray, token: int) -> float:
+    """Natural log of a token's probability; a row at a time stays in the cache."""
+    largest = row.max()
+    return float(row[token] - largest) - math.log(float(np.exp(row - largest).sum(dtype=np.float64)))
+
+
 def perplexities(sides: dict[str, RowsOf], windows: Sequence[Window]) -> dict[str, float]:
     """exp of the mean negative log probability of every token but each window's first, by side."""
     totals = dict.fromkeys(sides, 0.0)
@@ -76,8 +82,7 @@ def perplexities(sides: dict[str, RowsOf], windows: Sequence[Window]) -> dict[st
             at = 0
             for rows in rows_of(window):
                 wanted = targets[at : at + len(rows)]
-                logs = log_softmax(rows[: len(wanted)])
-                totals[name] -= float(logs[np.arange(len(wanted)), wanted].sum())
+                totals[name] -= sum(log_probability(row, token) for row, token in zip(rows, wanted, strict=False))
                 at += len(rows)
     return {name: math.exp(total / count) for name, total in totals.items()}
 
@@ -130,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m forerun.bench.quality", description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=20_000, help="tokens of text for the perplexity")
-    parser.add_argument("--window", type=int, default=2_048, help="tokens of one text")
+    parser.add_argument("--window", type=int, default=2_000, help="tokens of one text")
     parser.add_argument("--reference-tokens", type=int, default=512, help="tokens compared with float32; 0: none")
     parser.add_argument("--no-llamacpp", action="store_true")
     given = parser.parse_args(arguments)
@@ -150,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     if given.reference_tokens:
         reference = load(given.model, runtime="torch", dtype="float32")
         windows = cut(tokens, given.reference_tokens, min(given.window, given.reference_tokens))
-        found["distance"] = distance(sides["forerun"], rows_of_model(reference.engine.target), windows)
+        wanted = rows_of_model(reference.engine.target)
+        found["distance"] = {name: distance(rows_of, wanted, windows) for name, rows_of in sides.items()}
     print(json.dumps(found))
     return found
 
