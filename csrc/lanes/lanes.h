@@ -33,7 +33,11 @@
 #define FORERUN_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define FORERUN_UNROLL _Pragma("GCC unroll 8")
-#define FORERUN_ASSEMBLY  // of some instructions, where gcc 12 allocates registers badly; clang does not
+#endif
+// Some instructions are written out, where gcc 12 allocates registers badly and clang does not. SIMDe, which stands in
+// for AVX-512 on machines without it, needs them as intrinsics: it is compiled with FORERUN_NO_ASSEMBLY.
+#if !defined(__clang__) && !defined(FORERUN_NO_ASSEMBLY)
+#define FORERUN_ASSEMBLY
 #endif
 
 #if defined(FORERUN_LANES_AVX512)
