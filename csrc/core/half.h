@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace forerun {
 namespace {
@@ -14,26 +15,26 @@ inline float half_to_float(uint16_t half) {
     bits = sign | ((rest + 0x1C000) << 13);
   } else {  // zero and subnormals: rest * 2^-24, exactly
     float value = float(rest) * 5.9604644775390625e-8f;
-    __builtin_memcpy(&bits, &value, 4);
+    std::memcpy(&bits, &value, 4);
     bits |= sign;
   }
   float value;
-  __builtin_memcpy(&value, &bits, 4);
+  std::memcpy(&value, &bits, 4);
   return value;
 }
 
 inline uint16_t float_to_half(float value) {
   uint32_t bits;
-  __builtin_memcpy(&bits, &value, 4);
+  std::memcpy(&bits, &value, 4);
   uint16_t sign = uint16_t(bits >> 16 & 0x8000);
   bits &= 0x7FFFFFFF;
   if (bits > 0x7F800000) return uint16_t(sign | 0x7E00 | (bits >> 13 & 0x1FF));
   if (bits >= 0x477FF000) return uint16_t(sign | 0x7C00);  // 65520 and above round to infinity
   if (bits < 0x38800000) {  // below 2^-14: a multiple of 2^-24, rounded by the adder
     float magnitude;
-    __builtin_memcpy(&magnitude, &bits, 4);
+    std::memcpy(&magnitude, &bits, 4);
     magnitude += 0.5f;
-    __builtin_memcpy(&bits, &magnitude, 4);
+    std::memcpy(&bits, &magnitude, 4);
     return uint16_t(sign | (bits - 0x3F000000));
   }
   bits += 0xFFF + (bits >> 13 & 1);
@@ -43,16 +44,10 @@ inline uint16_t float_to_half(float value) {
 inline float bf16_to_float(uint16_t x) {
   uint32_t bits = uint32_t(x) << 16;
   float value;
-  __builtin_memcpy(&value, &bits, 4);
+  std::memcpy(&value, &bits, 4);
   return value;
 }
 
-inline uint16_t float_to_bf16(float value) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, 4);
-  if ((bits & 0x7FFFFFFF) > 0x7F800000) return uint16_t(bits >> 16 | 0x40);
-  return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 }  // namespace
 }  // namespace forerun

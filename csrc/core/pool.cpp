@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #if defined(__unix__) || defined(__APPLE__)
@@ -21,6 +23,7 @@ namespace {
 
 constexpr int kSpins = 20000;  // some hundred microseconds; then a thread sleeps
 constexpr int kSpinsBeforeYield = 2000;
+constexpr long kMostThreads = 4096;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -32,9 +35,9 @@ inline void pause() {
 
 }  // namespace
 
-// The state of the current loop. `ticket` holds the loop's number and the next free piece, so that taking a piece is one
-// compare-and-swap, which fails for a thread that still thinks of an earlier loop. What a thread read of a loop before
-// such a swap succeeded belongs to that loop: nothing is overwritten before all its pieces are done.
+// The state of the current loop. `ticket` holds the loop's number and the next free piece, so that taking a piece is
+// one compare-and-swap, which fails for a thread that still thinks of an earlier loop. What a thread read of a loop
+// before such a swap succeeded belongs to that loop: nothing is overwritten before all its pieces are done.
 struct Pool::Shared {
   static constexpr int kPieceBits = 32;
   static constexpr uint64_t kPieceMask = (uint64_t(1) << kPieceBits) - 1;
@@ -54,10 +57,17 @@ struct Pool::Shared {
 };
 
 Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), shared_(new Shared) {
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
+  } catch (...) {  // the system gives no more threads; those that run would end the process if they were dropped
+    close();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { close(); }
+
+void Pool::close() {
   {
     std::lock_guard<std::mutex> lock(shared_->sleep);
     shared_->is_closed.store(true);
@@ -169,11 +179,14 @@ int usable_cores() {
 }
 
 int wanted_threads() {
-  if (const char* text = std::getenv("FORERUN_THREADS")) {
-    const int count = std::atoi(text);
-    if (count >= 1 && count <= 4096) return count;
-  }
-  return usable_cores();
+  const char* text = std::getenv("FORERUN_THREADS");
+  if (text == nullptr || *text == 0) return usable_cores();
+  char* end = nullptr;
+  const long count = std::strtol(text, &end, 10);
+  if (*end != 0 || count < 1 || count > kMostThreads)
+    throw std::runtime_error("FORERUN_THREADS=" + std::string(text) + " is no number of threads from 1 to " +
+                             std::to_string(kMostThreads));
+  return int(count);
 }
 
 std::mutex pool_lock;

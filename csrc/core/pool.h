@@ -17,14 +17,14 @@ namespace forerun {
 
 class Pool {
  public:
-  // `num_threads` counts the caller of `run`; at least 1.
+  // `num_threads` counts the caller of `run`; at least 1. Throws std::system_error where there are not so many.
   explicit Pool(int num_threads);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   // The process's team. It is made at first use with one thread per usable core (FORERUN_THREADS overrides), anew in a
-  // forked child, where the parent's threads do not exist.
+  // forked child, where the parent's threads do not exist. Throws std::runtime_error where the override is no number.
   static Pool& shared();
 
   int num_threads() const { return num_threads_; }
@@ -34,7 +34,8 @@ class Pool {
   // must not call `run`.
   template <class Body>
   void run(int64_t num_pieces, const Body& body) {
-    run_pieces(num_pieces, [](const void* context, int64_t piece) { (*static_cast<const Body*>(context))(piece); }, &body);
+    const Function call = [](const void* context, int64_t piece) { (*static_cast<const Body*>(context))(piece); };
+    run_pieces(num_pieces, call, &body);
   }
 
  private:
@@ -42,6 +43,7 @@ class Pool {
   struct Shared;
 
   void run_pieces(int64_t num_pieces, Function function, const void* context);
+  void close();
   void work();
   bool take_one();
   void do_piece(Function function, const void* context, int64_t piece);

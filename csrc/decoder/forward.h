@@ -24,7 +24,7 @@ class Workspace {
 
  private:
   struct Rows {  // float32 [kPassRows, stride]
-    Rows(size_t width) : stride((width + 15) / 16 * 16), block(kPassRows * stride * sizeof(float)) {}
+    explicit Rows(size_t width) : stride((width + 15) / 16 * 16), block(kPassRows * stride * sizeof(float)) {}
     float* at(size_t row) const { return block.as<float>() + row * stride; }
     size_t stride;
     Block block;

@@ -41,12 +41,6 @@ void rotate(float* x, const float* cos, const float* sin, size_t half) {
   }
 }
 
-void add(const float* x, size_t size, float* to) {
-  size_t i = 0;
-  for (; i + 16 <= size; i += 16) store(to + i, load(to + i) + load(x + i));
-  for (; i < size; ++i) to[i] += x[i];
-}
-
 void silu_multiply(const float* gate, const float* up, size_t size, float* to) {
   size_t i = 0;
   for (; i + 16 <= size; i += 16) store(to + i, silu(load(gate + i)) * load(up + i));
@@ -55,18 +49,6 @@ void silu_multiply(const float* gate, const float* up, size_t size, float* to) {
     for (size_t j = i; j < size; ++j) g[j - i] = gate[j], u[j - i] = up[j];
     store(g, silu(load(g)) * load(u));
     for (size_t j = i; j < size; ++j) to[j] = g[j - i];
-  }
-}
-
-void to_half(const float* x, size_t size, uint16_t* to) {
-  size_t i = 0;
-  for (; i + 16 <= size; i += 16) store_half(to + i, load(x + i));
-  if (i < size) {
-    alignas(64) float rest[16] = {};
-    alignas(64) uint16_t halves[16];
-    for (size_t j = i; j < size; ++j) rest[j - i] = x[j];
-    store_half(halves, load(rest));
-    for (size_t j = i; j < size; ++j) to[j] = halves[j - i];
   }
 }
 

@@ -1,8 +1,8 @@
 // The kernels of one instruction set, and the choice of an instruction set for this machine.
 //
-// The files in per_isa/ are compiled once per instruction set and fill one table each time. All tables compute the same numbers,
-// bit for bit (lanes/lanes.h), so the choice is a matter of speed alone. Kernels work on the caller's thread; loops over
-// pieces and the pool are the callers' business.
+// The files in per_isa/ are compiled once per instruction set and fill one table each time. All tables compute the same
+// numbers, bit for bit (lanes/lanes.h), so the choice is a matter of speed alone. Kernels work on the caller's thread;
+// loops over pieces and the pool are the callers' business.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,7 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, size_t size, float* to);
   // Rotates pairs (x[i], x[i + half]) (halves apart) by cos[i], sin[i], i < half.
   void (*rotate)(float* x, const float* cos, const float* sin, size_t half);
-  void (*add)(const float* x, size_t size, float* to);                          // to += x
   void (*silu_multiply)(const float* gate, const float* up, size_t size, float* to);
-  void (*to_half)(const float* x, size_t size, uint16_t* to);
   // Numbers in steps of 16 bits; returns the step. `longest` bounds the length of the vector in steps, 0: no bound.
   float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
 

@@ -27,26 +27,10 @@ FORERUN_INLINE F32 load_half(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
-FORERUN_INLINE void store_half(uint16_t* p, F32 x) {
-  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
-  _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
-}
 FORERUN_INLINE __m256 bf16_half(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
 FORERUN_INLINE F32 load_bf16(const uint16_t* p) { return {bf16_half(p), bf16_half(p + 8)}; }
-FORERUN_INLINE __m256i rounded_bf16(__m256 x) {
-  __m256i bits = _mm256_castps_si256(x);
-  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-}
-FORERUN_INLINE void store_bf16(uint16_t* p, F32 x) {
-  __m256i packed = _mm256_packus_epi32(rounded_bf16(x.a), rounded_bf16(x.b));
-  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(packed, 0xD8));
-}
 
 FORERUN_INLINE F32 operator+(F32 x, F32 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 FORERUN_INLINE F32 operator-(F32 x, F32 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
@@ -58,7 +42,6 @@ FORERUN_INLINE F32 fnma(F32 x, F32 y, F32 z) {
 }
 FORERUN_INLINE F32 max(F32 x, F32 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
 FORERUN_INLINE F32 min(F32 x, F32 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-FORERUN_INLINE F32 sqrt(F32 x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
 FORERUN_INLINE F32 abs(F32 x) {
   __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
   return {_mm256_and_ps(x.a, mask), _mm256_and_ps(x.b, mask)};
@@ -90,7 +73,6 @@ FORERUN_INLINE I32 shift_left(I32 x, int count) {
   __m128i c = _mm_cvtsi32_si128(count);
   return {_mm256_sll_epi32(x.a, c), _mm256_sll_epi32(x.b, c)};
 }
-FORERUN_INLINE I32 multiply_low(I32 x, I32 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
 FORERUN_INLINE F32 to_f32(I32 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 FORERUN_INLINE I32 round_to_i32(F32 x) {
   __m256 magic = _mm256_set1_ps(12582912.0f);
@@ -103,19 +85,6 @@ FORERUN_INLINE F32 from_bits(I32 x) { return {_mm256_castsi256_ps(x.a), _mm256_c
 FORERUN_INLINE Bytes load_bytes(const void* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)p + 1)};
 }
-FORERUN_INLINE Bytes broadcast_4(const void* p) {
-  int32_t word;
-  __builtin_memcpy(&word, p, 4);
-  return {_mm256_set1_epi32(word), _mm256_set1_epi32(word)};
-}
-// u8 x s8 with 16-bit products apart: vpmaddubsw saturates for codes above 127, so odd and even bytes go separately.
-FORERUN_INLINE __m256i dot_256(__m256i acc, __m256i u, __m256i s) {
-  __m256i low = _mm256_set1_epi16(0x00FF);
-  __m256i even = _mm256_madd_epi16(_mm256_and_si256(u, low), _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8));
-  __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u, 8), _mm256_srai_epi16(s, 8));
-  return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
-}
-FORERUN_INLINE I32 dot(I32 acc, Bytes u, Bytes s) { return {dot_256(acc.a, u.a, s.a), dot_256(acc.b, u.b, s.b)}; }
 FORERUN_INLINE float sum(F32 x) {
   __m256 s = _mm256_add_ps(x.a, x.b);
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
@@ -127,12 +96,6 @@ FORERUN_INLINE float largest(F32 x) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-FORERUN_INLINE float smallest(F32 x) {
-  __m256 s = _mm256_min_ps(x.a, x.b);
-  __m128 q = _mm_min_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
-  q = _mm_min_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 FORERUN_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

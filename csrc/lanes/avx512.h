@@ -21,19 +21,8 @@ FORERUN_INLINE F32 zero() { return {_mm512_setzero_ps()}; }
 FORERUN_INLINE F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 FORERUN_INLINE void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
 FORERUN_INLINE F32 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
-FORERUN_INLINE void store_half(uint16_t* p, F32 x) {
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
-}
 FORERUN_INLINE F32 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
-}
-FORERUN_INLINE void store_bf16(uint16_t* p, F32 x) {
-  __m512i bits = _mm512_castps_si512(x.v);
-  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-  __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), quiet);
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
 FORERUN_INLINE F32 operator+(F32 x, F32 y) { return {_mm512_add_ps(x.v, y.v)}; }
@@ -44,7 +33,6 @@ FORERUN_INLINE F32 fma(F32 x, F32 y, F32 z) { return {_mm512_fmadd_ps(x.v, y.v, 
 FORERUN_INLINE F32 fnma(F32 x, F32 y, F32 z) { return {_mm512_fnmadd_ps(x.v, y.v, z.v)}; }
 FORERUN_INLINE F32 max(F32 x, F32 y) { return {_mm512_max_ps(x.v, y.v)}; }
 FORERUN_INLINE F32 min(F32 x, F32 y) { return {_mm512_min_ps(x.v, y.v)}; }
-FORERUN_INLINE F32 sqrt(F32 x) { return {_mm512_sqrt_ps(x.v)}; }
 FORERUN_INLINE F32 abs(F32 x) { return {_mm512_abs_ps(x.v)}; }
 FORERUN_INLINE F32 zero_where_below(F32 x, F32 y, F32 limit) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y.v, limit.v, _CMP_GE_OQ), x.v)};
@@ -58,7 +46,6 @@ FORERUN_INLINE I32 widen_i8(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_
 FORERUN_INLINE I32 operator+(I32 x, I32 y) { return {_mm512_add_epi32(x.v, y.v)}; }
 FORERUN_INLINE I32 operator-(I32 x, I32 y) { return {_mm512_sub_epi32(x.v, y.v)}; }
 FORERUN_INLINE I32 shift_left(I32 x, int count) { return {_mm512_sll_epi32(x.v, _mm_cvtsi32_si128(count))}; }
-FORERUN_INLINE I32 multiply_low(I32 x, I32 y) { return {_mm512_mullo_epi32(x.v, y.v)}; }
 FORERUN_INLINE F32 to_f32(I32 x) { return {_mm512_cvtepi32_ps(x.v)}; }
 FORERUN_INLINE I32 round_to_i32(F32 x) {
   __m512 shifted = _mm512_add_ps(x.v, _mm512_set1_ps(12582912.0f));
@@ -67,12 +54,6 @@ FORERUN_INLINE I32 round_to_i32(F32 x) {
 FORERUN_INLINE F32 from_bits(I32 x) { return {_mm512_castsi512_ps(x.v)}; }
 
 FORERUN_INLINE Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
-FORERUN_INLINE Bytes broadcast_4(const void* p) {
-  int32_t word;
-  __builtin_memcpy(&word, p, 4);
-  return {_mm512_set1_epi32(word)};
-}
-FORERUN_INLINE I32 dot(I32 acc, Bytes u, Bytes s) { return {_mm512_dpbusd_epi32(acc.v, u.v, s.v)}; }
 FORERUN_INLINE float sum(F32 x) {
   __m256 s = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
@@ -84,12 +65,6 @@ FORERUN_INLINE float largest(F32 x) {
   __m128 q = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
   q = _mm_max_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-FORERUN_INLINE float smallest(F32 x) {
-  __m256 s = _mm256_min_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
-  __m128 q = _mm_min_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
-  q = _mm_min_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_min_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 FORERUN_INLINE void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 

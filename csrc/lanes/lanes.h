@@ -9,13 +9,15 @@
 // in FORERUN_ISA: a standard library template that the linker merges could carry AVX-512 code to a machine without.
 //
 // Types       F32 (16 float), I32 (16 int32), Bytes (64 int8 or uint8, lane i owning bytes 4i .. 4i + 3)
-// Memory      load, store, load_i32, store_i32, load_bytes, load_half, store_half, load_bf16, store_bf16; unaligned
-// Arithmetic  + - * / (F32), + - (I32), fma(a, b, c) = a * b + c, fnma(a, b, c) = c - a * b, sqrt, min, max
-// Integers    shift_left(I32, count), multiply_low(I32, I32), dot(acc, Bytes unsigned, Bytes signed)
+// Memory      load, store, load_i32, store_i32, load_bytes, load_half, load_bf16, widen_u8, widen_i8, prefetch;
+//             all unaligned
+// Arithmetic  + - * / (F32), + - (I32), fma(a, b, c) = a * b + c, fnma(a, b, c) = c - a * b, min, max, abs,
+//             zero_where_below
+// Integers    shift_left(I32, count)
 // Products    of weights' codes with activations (products_*.h): Sums and its functions for codes below 64, Codes8 for
 //             codes of 8 bits, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, |
-// Conversion  to_f32(I32), round_to_i32(F32) to nearest even
-// Across      sum(F32), largest(F32), smallest(F32): a fixed tree, halves added to halves; pair_totals(I32)
+// Conversion  to_f32(I32), round_to_i32(F32) to nearest even, from_bits(I32)
+// Across      sum(F32), largest(F32): a fixed tree, halves added to halves; pair_totals(I32)
 #pragma once
 
 #include <cstddef>
@@ -31,6 +33,11 @@
 #define FORERUN_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define FORERUN_UNROLL _Pragma("GCC unroll 8")
+#endif
+// Some instructions are written out, where gcc 12 allocates registers badly and clang does not. SIMDe, which stands in
+// for AVX-512 on machines without it, needs them as intrinsics: it is compiled with FORERUN_NO_ASSEMBLY.
+#if !defined(__clang__) && !defined(FORERUN_NO_ASSEMBLY)
+#define FORERUN_ASSEMBLY
 #endif
 
 #if defined(FORERUN_LANES_AVX512)

@@ -4,7 +4,8 @@
 // load_pairs, broadcast_pair (two numbers to all lanes), dot(acc, x, y) = acc + x[2i] y[2i] + x[2i + 1] y[2i + 1]
 // (modulo 2^32; no number may be -32768), store_i16(I32): lanes that fit 16 bits
 //
-// The assembly says that a sum stays in its register: gcc 12 otherwise copies sums about, or spills them.
+// The assembly (lanes.h: where gcc needs it) says that a sum stays in its register: gcc 12 otherwise copies sums about,
+// or spills them.
 #pragma once
 
 namespace forerun::FORERUN_ISA {
@@ -20,11 +21,11 @@ struct Pairs {
 FORERUN_INLINE Pairs load_pairs(const int16_t* p) { return {_mm512_loadu_si512(p)}; }
 FORERUN_INLINE Pairs broadcast_pair(const int16_t* p) { return {_mm512_set1_epi32(*(const TwoShorts*)p)}; }
 FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
-#if defined(FORERUN_NO_ASSEMBLY)
-  return {_mm512_dpwssd_epi32(acc.v, x.v, y.v)};
-#else
+#if defined(FORERUN_ASSEMBLY)
   asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(x.v), "v"(y.v));
   return acc;
+#else
+  return {_mm512_dpwssd_epi32(acc.v, x.v, y.v)};
 #endif
 }
 FORERUN_INLINE void store_i16(int16_t* p, I32 x) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(x.v)); }
@@ -43,12 +44,12 @@ FORERUN_INLINE Pairs broadcast_pair(const int16_t* p) {
 }
 FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
   const __m256i a = _mm256_madd_epi16(x.a, y.a), b = _mm256_madd_epi16(x.b, y.b);
-#if defined(FORERUN_NO_ASSEMBLY)
-  acc.a = _mm256_add_epi32(acc.a, a);
-  acc.b = _mm256_add_epi32(acc.b, b);
-#else
+#if defined(FORERUN_ASSEMBLY)
   asm("vpaddd %1, %0, %0" : "+x"(acc.a) : "x"(a));
   asm("vpaddd %1, %0, %0" : "+x"(acc.b) : "x"(b));
+#else
+  acc.a = _mm256_add_epi32(acc.a, a);
+  acc.b = _mm256_add_epi32(acc.b, b);
 #endif
   return acc;
 }

@@ -35,13 +35,11 @@ FORERUN_INLINE F32 load_half(const uint16_t* p) {
   FORERUN_EACH r.v[i] = half_to_float(p[i]);
   return r;
 }
-FORERUN_INLINE void store_half(uint16_t* p, F32 a) { FORERUN_EACH p[i] = float_to_half(a.v[i]); }
 FORERUN_INLINE F32 load_bf16(const uint16_t* p) {
   F32 r;
   FORERUN_EACH r.v[i] = bf16_to_float(p[i]);
   return r;
 }
-FORERUN_INLINE void store_bf16(uint16_t* p, F32 a) { FORERUN_EACH p[i] = float_to_bf16(a.v[i]); }
 
 FORERUN_INLINE F32 operator+(F32 a, F32 b) {
   FORERUN_EACH a.v[i] += b.v[i];
@@ -74,10 +72,6 @@ FORERUN_INLINE F32 max(F32 a, F32 b) {
 }
 FORERUN_INLINE F32 min(F32 a, F32 b) {
   FORERUN_EACH a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i];
-  return a;
-}
-FORERUN_INLINE F32 sqrt(F32 a) {
-  FORERUN_EACH a.v[i] = __builtin_sqrtf(a.v[i]);
   return a;
 }
 FORERUN_INLINE F32 abs(F32 a) {
@@ -123,10 +117,6 @@ FORERUN_INLINE I32 shift_left(I32 a, int count) {
   FORERUN_EACH a.v[i] = int32_t(uint32_t(a.v[i]) << count);
   return a;
 }
-FORERUN_INLINE I32 multiply_low(I32 a, I32 b) {
-  FORERUN_EACH a.v[i] = int32_t(uint32_t(a.v[i]) * uint32_t(b.v[i]));
-  return a;
-}
 FORERUN_INLINE F32 to_f32(I32 a) {
   F32 r;
   FORERUN_EACH r.v[i] = float(a.v[i]);
@@ -154,20 +144,6 @@ FORERUN_INLINE Bytes load_bytes(const void* p) {
   __builtin_memcpy(&r, p, 64);
   return r;
 }
-FORERUN_INLINE Bytes broadcast_4(const void* p) {
-  Bytes r;
-  FORERUN_EACH __builtin_memcpy(r.v + 4 * i, p, 4);
-  return r;
-}
-// acc[i] + sum over t < 4 of a[4i + t] (unsigned) * b[4i + t] (signed), exact.
-FORERUN_INLINE I32 dot(I32 acc, Bytes a, Bytes b) {
-  FORERUN_EACH {
-    int32_t s = 0;
-    for (int t = 0; t < 4; ++t) s += int32_t(uint8_t(a.v[4 * i + t])) * int32_t(b.v[4 * i + t]);
-    acc.v[i] += s;
-  }
-  return acc;
-}
 FORERUN_INLINE float sum(F32 a) {
   for (int half = 8; half; half /= 2)
     for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
@@ -176,11 +152,6 @@ FORERUN_INLINE float sum(F32 a) {
 FORERUN_INLINE float largest(F32 a) {
   for (int half = 8; half; half /= 2)
     for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];
-  return a.v[0];
-}
-FORERUN_INLINE float smallest(F32 a) {
-  for (int half = 8; half; half /= 2)
-    for (int i = 0; i < half; ++i) a.v[i] = a.v[i] < a.v[i + half] ? a.v[i] : a.v[i + half];
   return a.v[0];
 }
 FORERUN_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }

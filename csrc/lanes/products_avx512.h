@@ -37,11 +37,11 @@ FORERUN_INLINE Bytes operator|(Bytes x, Bytes y) { return {_mm512_or_si512(x.v, 
 FORERUN_INLINE void store_bytes(void* p, Bytes x) { _mm512_storeu_si512(p, x.v); }
 
 FORERUN_INLINE __m512i dot_spread(__m512i acc, __m512i codes, const void* four) {
-#if defined(FORERUN_NO_ASSEMBLY)
-  return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(*(const Word*)four));
-#else
+#if defined(FORERUN_ASSEMBLY)
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(codes), "m"(*(const Word*)four));
   return acc;
+#else
+  return _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(*(const Word*)four));
 #endif
 }
 
@@ -68,11 +68,11 @@ FORERUN_INLINE Bytes widen_pairs(const uint8_t* p) {
   return {_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p))};
 }
 FORERUN_INLINE I32 dot_pairs(I32 acc, Bytes pairs, const int32_t* word) {
-#if defined(FORERUN_NO_ASSEMBLY)
-  return {_mm512_dpwssd_epi32(acc.v, pairs.v, _mm512_set1_epi32(*word))};
-#else
+#if defined(FORERUN_ASSEMBLY)
   asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(pairs.v), "m"(*word));
   return acc;
+#else
+  return {_mm512_dpwssd_epi32(acc.v, pairs.v, _mm512_set1_epi32(*word))};
 #endif
 }
 FORERUN_INLINE I32 shift_left_each(I32 x, const int32_t* count) {

@@ -1,10 +1,11 @@
 // Sixteen lanes of double and of 64-bit integers, for sums over a vocabulary: what lanes.h is for float.
 //
-// The same rules: every operation is exact or correctly rounded, lanes meet in one fixed order, so the bits are those of
-// every other instruction set.
+// The same rules: every operation is exact or correctly rounded, lanes meet in one fixed order, so the bits are those
+// of every other instruction set.
 //
 // Types       F64 (16 double), U64 (16 uint64)
-// Doubles     broadcast_f64, load_f64, store_f64, load_widened (from float); + - *, fma(a, b, c) = a * b + c, fnma = c - a * b
+// Doubles     broadcast_f64, load_f64, store_f64, load_widened (from float); + - *, fma(a, b, c) = a * b + c,
+//             fnma(a, b, c) = c - a * b
 // Choice      positive(x): x, or 0 where x < 0; zero_where_less(x, y, limit): 0 where y < limit. Both let NaN through.
 // Exponents   power_of_two(x): 2^k for x = k + kWhole, k from -1022 to 1023
 // Integers    broadcast_u64, +, shift_right, exclusive or, multiply(U64, constant), top_24(U64) as whole floats
@@ -35,8 +36,8 @@ namespace forerun::FORERUN_ISA {
 namespace {
 
 // e^x for x from -708 to 0, to 2e-14 (relative) and exactly 1 at 0. NaN stays NaN; less than -708 gives anything.
-// x = k ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 g(r), g the minimax polynomial of degree 7; then k into the exponent.
-// ln 2 is one double, which is wrong by 2.3e-17 k.
+// x = k ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 g(r), g the minimax polynomial of degree 7; then k into the
+// exponent. ln 2 is one double, which is wrong by 2.3e-17 k.
 FORERUN_INLINE F64 exp(F64 x) {
   const F64 shifted = fma(x, broadcast_f64(1.4426950408889634), broadcast_f64(kWhole));
   const F64 r = fnma(shifted - broadcast_f64(kWhole), broadcast_f64(0.6931471805599453), x);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "core/half.h"
 #include "kernels/table.h"
 #include "python/bind.h"
 #include "weights/multiply.h"
@@ -25,12 +26,6 @@ using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Order = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-
-Result make_result(size_t rows, size_t columns) {
-  float* data = new float[rows * columns]();
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
-  return Result(data, {rows, columns}, owner);
-}
 
 void check_bytes(Stored stored, const Bytes& data, size_t num_inputs) {
   const size_t expected = stored_row_bytes(stored, num_inputs);
@@ -84,7 +79,7 @@ std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, con
     if (has_bias && biases[i]->shape(0) != outputs) throw std::invalid_argument("a bias does not fit its matrix");
     float* out = nullptr;
     if (i < num_results) {
-      results.push_back(make_result(rows, outputs));
+      results.push_back(make_array<float, 2>({rows, outputs}));
       out = results.back().data();
     }
     if (how == Epilogue::kAdd) {
@@ -114,26 +109,19 @@ Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, cons
   const Kernels& chosen = kernels_of(isa);
   const size_t size = x.shape(0);
   if (y.shape(0) != size) throw std::invalid_argument("x and y differ in size");
-  float* data = new float[size]();
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  Flat result = make_array<float, 1>({size});
+  float* data = result.data();
   if (name == "silu_multiply") {
     chosen.silu_multiply(x.data(), y.data(), size, data);
   } else if (name == "rms_norm") {
     chosen.rms_norm(x.data(), y.data(), 1e-6f, size, data);
-  } else if (name == "add") {
-    std::copy(x.data(), x.data() + size, data);
-    chosen.add(y.data(), size, data);
   } else if (name == "rotate") {  // y: cos, then sin
     std::copy(x.data(), x.data() + size, data);
     chosen.rotate(data, y.data(), y.data() + size / 2, size / 2);
-  } else if (name == "to_half") {  // the halves' bits, as numbers
-    std::vector<uint16_t> halves(size);
-    chosen.to_half(x.data(), size, halves.data());
-    std::copy(halves.begin(), halves.end(), data);
   } else {
     throw std::invalid_argument("'" + name + "' is no layer");
   }
-  return Flat(data, {size}, owner);
+  return result;
 }
 
 const char* name_of(Layout layout) {
@@ -153,7 +141,7 @@ void bind_matrix(nb::module_& module) {
           "row",
           [](const Matrix& m, size_t output) {
             if (output >= m.num_outputs()) throw std::invalid_argument("there is no such output");
-            Result result = make_result(1, m.num_inputs());
+            Result result = make_array<float, 2>({1, m.num_inputs()});
             m.row(output, result.data());
             return result;
           },
@@ -174,13 +162,21 @@ void bind_matrix(nb::module_& module) {
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
              "silu_multiply (of exactly two).");
   module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
-             "silu_multiply, rms_norm, add, rotate (y: cos, then sin), to_half (bits as numbers) of float32 vectors.");
+             "silu_multiply, rms_norm or rotate (y: cos, then sin) of float32 vectors.");
+  module.def(
+      "to_half",
+      [](const Vector& x) {
+        nb::ndarray<nb::numpy, uint16_t, nb::ndim<1>> result = make_array<uint16_t, 1>({x.shape(0)});
+        for (size_t i = 0; i < x.shape(0); ++i) result.data()[i] = float_to_half(x.data()[i]);
+        return result;
+      },
+      "x"_a, "Bits of the nearest float16: core/half.h.");
   module.def(
       "decode",
       [](const std::string& name, const Bytes& data, size_t num_inputs) {
         const Stored stored = stored_named(name);
         check_bytes(stored, data, num_inputs);
-        Result result = make_result(data.shape(0), num_inputs);
+        Result result = make_array<float, 2>({data.shape(0), num_inputs});
         nb::gil_scoped_release release;
         for (size_t i = 0; i < data.shape(0); ++i)
           decode_row(stored, data.data() + i * data.shape(1), num_inputs, result.data() + i * num_inputs);

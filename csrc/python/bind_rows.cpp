@@ -1,9 +1,14 @@
+// The row processor: masses of rows of logits, draws from them, and edits in place.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <memory>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "python/bind.h"
 #include "rows/edits.h"
@@ -21,15 +26,6 @@ using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Logits = Vector<const float>;
 using Edited = Vector<float>;
 
-// A numpy array of its own, filled by `fill`.
-template <class T, class Fill>
-nb::object made(size_t size, const Fill& fill) {
-  T* data = new T[size];
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  fill(data);
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
-}
-
 Ids ids_of(const Vector<const int64_t>& ids) { return {ids.data(), ids.shape(0)}; }
 
 std::unique_ptr<Mass> softmax(const Logits& logits, double temperature) {
@@ -37,14 +33,21 @@ std::unique_ptr<Mass> softmax(const Logits& logits, double temperature) {
   return std::make_unique<Softmax>(logits.data(), logits.shape(0), 1.0 / temperature);
 }
 
-std::unique_ptr<Mass> mass_of_filters(const Logits& logits, double temperature, size_t top_k, double top_p, double min_p,
-                                      double largest) {
+std::unique_ptr<Mass> mass_of_filters(const Logits& logits, double temperature, size_t top_k, double top_p,
+                                      double min_p, double largest) {
   return filtered(logits.data(), logits.shape(0), {largest, 1.0 / temperature}, {top_k, top_p, min_p});
 }
 
-std::unique_ptr<Mass> mass_of_list(size_t width, const Vector<const int64_t>& ids, const Vector<const double>& weights) {
+std::unique_ptr<Mass> mass_of_list(size_t width, const Vector<const int64_t>& ids,
+                                   const Vector<const double>& weights) {
   if (weights.shape(0) != ids.shape(0)) throw std::invalid_argument("every id needs one weight");
   const Ids given = ids_of(ids);
+  int64_t before = -1;
+  for (size_t i = 0; i < given.size; ++i) {  // what looks ids up relies on their order
+    if (given.data[i] <= before || uint64_t(given.data[i]) >= width)
+      throw std::invalid_argument("ids must ascend, from 0 to below the width");
+    before = given.data[i];
+  }
   return std::make_unique<ListedMass>(width, std::vector<uint32_t>(given.data, given.data + given.size),
                                       std::vector<double>(weights.data(), weights.data() + given.size));
 }
@@ -53,14 +56,19 @@ std::unique_ptr<Mass> mass_of_list(size_t width, const Vector<const int64_t>& id
 nb::tuple pool(const Mass& mass) {
   const std::vector<uint32_t>& ids = mass.ids();
   nb::object listed = nb::none();
-  if (!ids.empty())
-    listed = made<int64_t>(ids.size(), [&](int64_t* to) { std::copy(ids.begin(), ids.end(), to); });
+  if (!ids.empty()) {
+    const auto array = make_array<int64_t, 1>({ids.size()});
+    std::copy(ids.begin(), ids.end(), array.data());
+    listed = nb::cast(array);
+  }
   const size_t size = ids.empty() ? mass.width() : ids.size();
-  return nb::make_tuple(listed, made<double>(size, [&](double* to) {
-                          const nb::gil_scoped_release released;
-                          mass.weights(to);
-                          for (size_t i = 0; i < size; ++i) to[i] *= mass.inverse();
-                        }));
+  const auto probs = make_array<double, 1>({size});
+  {
+    const nb::gil_scoped_release released;
+    mass.weights(probs.data());
+    for (size_t i = 0; i < size; ++i) probs.data()[i] *= mass.inverse();
+  }
+  return nb::make_tuple(listed, probs);
 }
 
 std::pair<size_t, std::vector<uint32_t>> rank_and_top(const Logits& logits, size_t token, size_t num_top) {
@@ -91,7 +99,9 @@ void bind_rows(nb::module_& module) {
       .def("race", &Mass::race, nb::arg("key"), Released())
       .def("minus", &Mass::minus, nb::arg("other"), nb::arg("scale"), Released(), nb::keep_alive<0, 1>(),
            nb::keep_alive<0, 2>());
-  module.def("softmax", &softmax, nb::arg("logits"), nb::arg("temperature"), Released(), nb::keep_alive<0, 1>());
+  // No conversion: the mass reads the caller's own logits for as long as it lives.
+  module.def("softmax", &softmax, nb::arg("logits").noconvert(), nb::arg("temperature"), Released(),
+             nb::keep_alive<0, 1>());
   module.def("mass_of_filters", &mass_of_filters, nb::arg("logits"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("largest"), Released());
   module.def("mass_of_list", &mass_of_list, nb::arg("width"), nb::arg("ids"), nb::arg("weights"));

@@ -75,7 +75,8 @@ std::unique_ptr<Mass> DenseMass::minus(const Mass& q, double scale) const {
 }
 
 // Work on rows stays on the caller's thread: a tenth of a millisecond is gone before a thread that sleeps has woken.
-Softmax::Softmax(const float* logits, size_t width, double rate) : DenseMass(width), logits_(logits), scale_{0.0, rate} {
+Softmax::Softmax(const float* logits, size_t width, double rate)
+    : DenseMass(width), logits_(logits), scale_{0.0, rate} {
   const size_t count = num_blocks(width);
   sums_.resize(count);
   std::vector<float> tops(count);

@@ -1,8 +1,8 @@
 // Probability mass over the ids of a row, known up to a factor.
 //
-// A row after a softmax is never written out: it is its logits, the sums of its blocks and their total, and a draw looks
-// into one block. Filters leave few ids, kept as lists. What remains of a row after another's mass is taken away is
-// again a mass. Every number is a function of the row alone.
+// A row after a softmax is never written out: it is its logits, the sums of its blocks and their total, and a draw
+// looks into one block. Filters leave few ids, kept as lists. What remains of a row after another's mass is taken away
+// is again a mass. Every number is a function of the row alone.
 #pragma once
 
 #include <cstddef>

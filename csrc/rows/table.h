@@ -18,8 +18,8 @@ constexpr double kLeastExponent = -690.0;
 struct RowKernels {
   const char* name;
 
-  // to[i] = e^((x[i] - largest) * rate), exactly 0 below e^kLeastExponent, for i < n rounded up to kLanes (0 from n on).
-  // Returns their sum: lane by lane, then across.
+  // to[i] = e^((x[i] - largest) * rate), exactly 0 below e^kLeastExponent, for i < n rounded up to kLanes (0 from n
+  // on). Returns their sum: lane by lane, then across.
   double (*weigh)(const float* x, size_t n, double largest, double rate, double* to);
   // The largest of x, and the sum of weights relative to it: one pass over memory for a row whose largest is not known.
   // NaN and infinity make the sum NaN; where nothing is above minus infinity it is 0.
@@ -30,8 +30,8 @@ struct RowKernels {
   // Ids first + i with x[i] >= least, ascending, into `to` (room for n). Returns how many.
   size_t (*find_at_least)(const float* x, size_t n, float least, uint32_t first, uint32_t* to);
   size_t (*count_at_least)(const float* x, size_t n, float least);
-  // Ids first + i that may reach (1 - u) <= limit * e^((x[i] - largest) * rate), u the uniform of (key, id): all that do
-  // for a limit smaller by 1e-3, and few others. At most kBlock ids.
+  // Ids first + i that may reach (1 - u) <= limit * e^((x[i] - largest) * rate), u the uniform of (key, id): all that
+  // do for a limit smaller by 1e-3, and few others. At most kBlock ids.
   size_t (*find_fast)(const float* x, size_t n, float largest, float rate, float limit, uint64_t key, uint32_t first,
                       uint32_t* to);
 };

@@ -2,11 +2,12 @@
 //
 // Weights. Outputs come in panels of 16, one per lane. A panel holds its inputs block after block, each block's scales
 // first (so that they are there when its codes arrive), in one forward stream. A matrix whose number of outputs is no
-// multiple of 16 is filled up with zeros. pack.cpp and row.cpp write and read the tiles (a block of a panel).
+// multiple of 16 is filled up with zeros. tiles.cpp writes and reads the tiles (a block of a panel).
 //
 // Codes of one group (32 inputs) of a panel: 64 bytes hold 16 lanes x 4 inputs, a step. Steps 2j and 2j + 1 share 64
 // bytes, in the low and the high nibbles. A fifth bit lies apart: bit s of each of 64 bytes is that of step s. Codes of
-// 6 bits come by four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the fourth.
+// 6 bits come by four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the
+// fourth.
 //
 // Activations. A row is cut into blocks of up to 256 inputs (the last one may be shorter: K = 896 is 3.5 blocks) and
 // groups of 32. Each block has one float scale, the largest magnitude / 127 / 2^7, and each group is stored as int8

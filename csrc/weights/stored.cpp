@@ -94,6 +94,8 @@ size_t stored_bytes(Layout layout, size_t num_groups) {
 }
 
 size_t stored_row_bytes(Stored stored, size_t num_inputs) {
+  if (num_inputs > SIZE_MAX / 256)  // products of it with a panel's 16 lanes must not wrap around
+    throw std::invalid_argument("rows of " + std::to_string(num_inputs) + " weights: the file is damaged");
   if (stored == Stored::kF32) return num_inputs * 4;
   if (stored == Stored::kF16 || stored == Stored::kBF16) return num_inputs * 2;
   const size_t step = stored == Stored::kQ4_K || stored == Stored::kQ6_K ? kBlock : kGroup;

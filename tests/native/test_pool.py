@@ -77,8 +77,27 @@ def test_a_forked_child_has_a_team_of_its_own() -> None:
     np.testing.assert_array_equal(rows_of(decoder, tokens, model.vocabulary_size), expected)
 
 
-@pytest.mark.parametrize("wanted, found", [("1", 1), ("3", 3), ("0", None), ("many", None)])
+def num_threads(wanted: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """What a process says that was given FORERUN_THREADS."""
+    code = f"{before}; from forerun import _native; print(_native.num_threads())".lstrip("; ")
+    env = {**os.environ, "FORERUN_THREADS": wanted}
+    return subprocess.run([sys.executable, "-c", code], env=env, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("wanted, found", [("1", 1), ("3", 3), ("", None)])
 def test_the_environment_sets_the_number_of_threads(wanted: str, found: int | None) -> None:
-    command = [sys.executable, "-c", "from forerun import _native; print(_native.num_threads())"]
-    printed = subprocess.run(command, env={**os.environ, "FORERUN_THREADS": wanted}, check=True, capture_output=True)
-    assert int(printed.stdout) == (found or len(os.sched_getaffinity(0)))
+    assert int(num_threads(wanted).stdout) == (found or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize("wanted", ["0", "many", "2x", "-1", "4097", "99999999999999999999"])
+def test_a_number_of_threads_that_is_none_is_refused(wanted: str) -> None:
+    said = num_threads(wanted).stderr
+    assert f"RuntimeError: FORERUN_THREADS={wanted} is no number of threads from 1 to 4096" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds the memory that threads' stacks may take")
+def test_more_threads_than_the_system_gives_are_an_error_that_python_sees() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))"
+    done = num_threads("4000", limit)
+    assert done.returncode == 1, done
+    assert "RuntimeError" in done.stderr

@@ -219,6 +219,25 @@ def test_an_instruction_set_that_cannot_run_is_refused_by_name() -> None:
     assert "FORERUN_ISA=mmx cannot run here: this machine runs" in done.stderr
 
 
+@pytest.mark.parametrize("name, value", [("FORERUN_ISA", "mmx"), ("FORERUN_THREADS", "many")])
+def test_an_environment_that_does_not_fit_is_refused_before_weights_are_read(
+    name: str, value: str, mixed: Path
+) -> None:
+    code = f"""
+from pathlib import Path
+from forerun.errors import InputError
+from forerun.runtime.native import check_native_model
+try:
+    check_native_model(Path({str(mixed)!r}))
+except InputError as error:
+    print(error)
+"""
+    env = {**os.environ, name: value}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert f"{name}={value} " in done.stdout
+    assert "unset it" in done.stdout
+
+
 def test_requantised_weights_change_rows_a_little(mixed: Path) -> None:
     tokens = tokens_below(256, 90)
     stored, anew = load_native_model(mixed), load_native_model(mixed, requantise=True)

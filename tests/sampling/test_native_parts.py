@@ -17,6 +17,7 @@ from tests.sampling.native_tools import ARRAYS, NATIVE, both, logits
 from tests.sampling.row_digest import shapes
 from tests.sampling.tools import INF, Walk, random_rows, rows_of
 
+from forerun import _native
 from forerun.arrays import log_total, rank_and_top
 from forerun.errors import NoLegalTokenError, NumericalError
 from forerun.randomness import Purpose, make_noise
@@ -45,6 +46,21 @@ def test_edits_are_those_of_numpy_bit_by_bit(row: np.ndarray, ids: list[int], pe
     for call in calls:
         native, reference = (call(kind.edits, row.copy()) for kind in (NATIVE, ARRAYS))
         assert native.tobytes() == reference.tobytes()
+
+
+@pytest.mark.parametrize("ids", [[2, 1], [1, 1], [-1, 2], [2, 5]])
+def test_a_list_of_ids_that_does_not_ascend_within_the_width_is_refused(ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        _native.mass_of_list(5, np.array(ids), np.ones(2))
+    assert _native.mass_of_list(5, np.array([1, 4]), np.ones(2)).total == 2.0
+
+
+@pytest.mark.parametrize("row", [np.zeros(4), np.zeros(8, dtype=np.float32)[::2]])
+def test_a_softmax_takes_only_logits_that_it_can_read_in_place(row: np.ndarray) -> None:
+    """A copy would have to live as long as the mass that reads it."""
+    with pytest.raises(TypeError):
+        _native.softmax(row, 1.0)
+    assert _native.softmax(np.ascontiguousarray(row, dtype=np.float32), 1.0).total == 4.0
 
 
 def test_a_mask_or_amounts_of_the_wrong_size_are_refused() -> None:

@@ -10,9 +10,7 @@ namespace forerun::FORERUN_ISA {
 void fill_layers(Kernels& table) {
   table.rms_norm = rms_norm;
   table.rotate = rotate;
-  table.add = add;
   table.silu_multiply = silu_multiply;
-  table.to_half = to_half;
   table.to_steps = to_steps;
 }
 

@@ -68,7 +68,7 @@ class Rows:
 
 @runtime_checkable
 class Model(Protocol):
-    """A target or a draft model. Implementations: `toy.ToyModel`, `torch.TorchModel`."""
+    """A target or a draft model. Implementations: `toy.ToyModel`, `native.NativeModel`, `torch.TorchModel`."""
 
     @property
     def capabilities(self) -> Capabilities:

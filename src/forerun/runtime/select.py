@@ -90,7 +90,12 @@ def choose(
     if not is_torch and not reason:
         return Choice(path, kind, "native", {**of_both, "requantise": requantise})
     if requantise:
-        raise ParameterError("requantise", f"needs the native runtime, and torch serves {path.name}", reason)
+        because = f" ({reason})" if reason else ""
+        raise ParameterError(
+            "requantise",
+            f"needs the native runtime, and torch serves {path.name}{because}",
+            "leave it out, or choose a GGUF file, device and dtype that the native runtime serves",
+        )
     return Choice(path, kind, "torch", {**of_both, "device": device, "dtype": dtype, "strict": strict}, reason)
 
 

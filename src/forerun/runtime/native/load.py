@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forerun import _native
-from forerun.errors import FileFormatError, ParameterError
+from forerun.errors import FileFormatError, InputError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
 from forerun.runtime.limits import check_head_ids, check_head_rows, chosen_context
@@ -33,9 +33,9 @@ def check_native_model(
     num_head_rows: int | None = None,
     head_ids: Sequence[int] | np.ndarray | None = None,
 ) -> None:
-    """Raise what `load_native_model` would raise, without reading weights: file, family, tensors, limits."""
+    """Raise what `load_native_model` would raise, without reading weights: environment, file, tensors, limits."""
     with open_gguf(path) as file:
-        _Plan.of(file, context_length, num_head_rows, head_ids)
+        _Checked.of(file, context_length, num_head_rows, head_ids)
 
 
 def load_native_model(
@@ -52,21 +52,33 @@ def load_native_model(
     `num_head_rows` computes only the first N rows of the output head, `head_ids` only those of the ids given (the rest
     of a row is -inf); `requantise` rounds every weight matrix anew to 4 bits in groups of 32. All three are for cheap
     drafts: q changes, text does not.
+
+    FileFormatError or UnsupportedModelError for a file that is broken or not served, ParameterError for a limit that
+    the model does not have, InputError for an environment variable that does not fit this machine.
     """
     with open_gguf(path) as file:
-        plan = _Plan.of(file, context_length, num_head_rows, head_ids)
+        checked = _Checked.of(file, context_length, num_head_rows, head_ids)
         if progress is not None:
             progress.start(sum(tensor.num_bytes for tensor in file.tensors.values()), f"loading {path.name}")
         try:
-            plan.fill(requantise, progress.advance if progress is not None else lambda _: None)
+            checked.fill(requantise, progress.advance if progress is not None else lambda _: None)
         finally:
             if progress is not None:
                 progress.finish()
-    return NativeModel(plan.decoder, plan.capabilities, plan.head_ids)
+    return NativeModel(checked.decoder, checked.capabilities, checked.head_ids)
+
+
+def _check_environment() -> None:
+    """Refuse FORERUN_ISA and FORERUN_THREADS where this machine cannot do as they say; InputError."""
+    try:
+        _native.isa()
+        _native.num_threads()
+    except RuntimeError as error:
+        raise InputError(str(error), "", "change the variable, or unset it for the default") from error
 
 
 @dataclass(slots=True)
-class _Plan:
+class _Checked:
     """A checked file and an empty decoder for it. `head_ids`: ascending ids [N] of the head's rows, None for all or the
     first `num_head_rows`."""
 
@@ -84,8 +96,9 @@ class _Plan:
         context_length: int | None,
         num_head_rows: int | None,
         head_ids: Sequence[int] | np.ndarray | None,
-    ) -> _Plan:
+    ) -> _Checked:
         """Check everything that can be checked without weights."""
+        _check_environment()
         description = describe(file)
         model = description.model
         limit = chosen_context(model.context_length, context_length) or model.context_length
