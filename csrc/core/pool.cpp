@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -53,8 +55,15 @@ struct Pool::Shared {
   std::exception_ptr failure;
 };
 
-Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), shared_(new Shared) {
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
+Pool::Pool(int num_threads) : shared_(new Shared) {
+  threads_.reserve(size_t(num_threads < 1 ? 1 : num_threads));
+  try {
+    while (num_threads_ < num_threads) {
+      threads_.emplace_back([this] { work(); });
+      ++num_threads_;
+    }
+  } catch (const std::system_error&) {  // the system allows no more threads: those that there are do the work
+  }
 }
 
 Pool::~Pool() {
@@ -170,8 +179,11 @@ int usable_cores() {
 
 int wanted_threads() {
   if (const char* text = std::getenv("FORERUN_THREADS")) {
-    const int count = std::atoi(text);
-    if (count >= 1 && count <= 4096) return count;
+    char* end = nullptr;
+    const long count = std::strtol(text, &end, 10);
+    if (*text != 0 && (*end != 0 || count < 1 || count > 4096))
+      throw std::runtime_error("FORERUN_THREADS=" + std::string(text) + " is no number of threads from 1 to 4096");
+    if (*text != 0) return int(count);
   }
   return usable_cores();
 }

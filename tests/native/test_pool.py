@@ -77,8 +77,38 @@ def test_a_forked_child_has_a_team_of_its_own() -> None:
     np.testing.assert_array_equal(rows_of(decoder, tokens, model.vocabulary_size), expected)
 
 
-@pytest.mark.parametrize("wanted, found", [("1", 1), ("3", 3), ("0", None), ("many", None)])
-def test_the_environment_sets_the_number_of_threads(wanted: str, found: int | None) -> None:
+def with_threads(wanted: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from forerun import _native; print(_native.num_threads())"]
-    printed = subprocess.run(command, env={**os.environ, "FORERUN_THREADS": wanted}, check=True, capture_output=True)
-    assert int(printed.stdout) == (found or len(os.sched_getaffinity(0)))
+    env = {**os.environ, "FORERUN_THREADS": wanted}
+    return subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("wanted, found", [("1", 1), ("3", 3), ("", None)])
+def test_the_environment_sets_the_number_of_threads(wanted: str, found: int | None) -> None:
+    assert int(with_threads(wanted).stdout) == (found or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize("wanted", ["0", "-3", "many", "3x", "1.5", "4097", "9" * 30])
+def test_what_is_no_number_of_threads_is_refused(wanted: str) -> None:
+    done = with_threads(wanted)
+    assert done.returncode != 0
+    assert f"RuntimeError: FORERUN_THREADS={wanted} is no number of threads from 1 to 4096" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space")
+def test_a_system_that_allows_fewer_threads_gives_fewer() -> None:
+    """Stacks of 4,095 threads do not fit: those that do take part in the work."""
+    code = """
+import resource
+import numpy as np
+from forerun import _native
+counts = np.zeros(1000, np.int32)
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+_native.run_pieces(counts)
+assert (counts == 1).all()
+assert 1 < _native.num_threads() < 4096
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "FORERUN_THREADS": "4096"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
