@@ -2,9 +2,9 @@
 
 #include <cstdlib>
 #include <exception>
-#include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -56,12 +56,14 @@ struct Pool::Shared {
   std::exception_ptr failure;
 };
 
-Pool::Pool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads), shared_(new Shared) {
+Pool::Pool(int num_threads) : shared_(new Shared) {
+  threads_.reserve(size_t(num_threads < 1 ? 1 : num_threads));
   try {
-    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
-  } catch (...) {  // the system gives no more threads; those that run would end the process if they were dropped
-    close();
-    throw;
+    while (num_threads_ < num_threads) {
+      threads_.emplace_back([this] { work(); });
+      ++num_threads_;
+    }
+  } catch (const std::system_error&) {  // the system allows no more threads: those that there are do the work
   }
 }
 

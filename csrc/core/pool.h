@@ -17,14 +17,15 @@ namespace forerun {
 
 class Pool {
  public:
-  // `num_threads` counts the caller of `run`; at least 1. Throws std::system_error where there are not so many.
+  // `num_threads` counts the caller of `run`. Fewer are made where the system allows no more.
   explicit Pool(int num_threads);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // The process's team. It is made at first use with one thread per usable core (FORERUN_THREADS overrides), anew in a
-  // forked child, where the parent's threads do not exist. Throws std::runtime_error where the override is no number.
+  // The process's team. It is made at first use with one thread per usable core (FORERUN_THREADS overrides;
+  // std::runtime_error where that is no number of threads), anew in a forked child, where the parent's threads do not
+  // exist.
   static Pool& shared();
 
   int num_threads() const { return num_threads_; }
@@ -49,7 +50,7 @@ class Pool {
   void do_piece(Function function, const void* context, int64_t piece);
   void throw_failure();
 
-  int num_threads_;
+  int num_threads_ = 1;
   std::unique_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
 };

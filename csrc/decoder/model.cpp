@@ -56,7 +56,7 @@ std::string text(int64_t value) { return std::to_string(value); }
 void check_description(const Description& d) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1 || value > (int64_t(1) << 31))
-      throw std::invalid_argument(std::string(name) + " is " + text(value) + ": it must be from 1 to 2^31");
+      throw std::invalid_argument(std::string(name) + " is " + text(value) + ": it must be 1 to 2^31");
   };
   positive("num_layers", d.num_layers);
   positive("hidden_size", d.hidden_size);

@@ -27,6 +27,12 @@ def whole(name: str, value: Any, low: int, high: int | None, need: str) -> None:
         raise ParameterError(name, f"{shown(value)} is not allowed", need)
 
 
+def flag(name: str, value: Any) -> None:
+    """Refuse a value that is neither True nor False: the string "no" would count as true."""
+    if not isinstance(value, bool):
+        raise ParameterError(name, f"{shown(value)} is not allowed", "True or False")
+
+
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """A sequence of token ids as a tuple of plain integers."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):

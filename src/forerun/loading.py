@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.checks import real, whole
+from forerun.checks import flag, real, shown, whole
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.drafting.vocabulary import head_ids
@@ -72,6 +72,11 @@ def load(
         if value is not None:
             whole(name, value, 1, None, "a whole number of at least 1")
     real("draft_min_confidence", draft_min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
+    flag("strict", strict)
+    flag("draft_requantise", draft_requantise)
+    for name, given in (("device", device), ("dtype", dtype)):
+        if not isinstance(given, str):
+            raise ParameterError(name, f"{shown(given)} is not allowed", "give a name, for example 'auto'")
     of_draft = {
         "draft_context": draft_context,
         "draft_vocabulary": draft_vocabulary,

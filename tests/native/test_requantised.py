@@ -47,7 +47,8 @@ def test_odd_groups_survive_rounding(kind):
     if kind == "one":
         weights[:, 3] = 2
     rows = pack("F32", weights.view(np.uint8), 64, requantise=True).row(5)
-    assert np.abs(rows - weights[5]).max() <= 0.05 * np.abs(weights).max() + 1e-9
+    # Without a minimum there are 15 steps to the largest weight; scales of 6 bits cost a little more.
+    assert np.abs(rows - weights[5]).max() <= 0.036 * np.abs(weights).max() + 1e-9
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K"])

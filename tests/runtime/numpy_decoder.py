@@ -50,7 +50,8 @@ class NumpyDecoder:
         self.starts[id] = 0
 
     def free(self, id: int) -> None:
-        del self.caches[id], self.starts[id]
+        self.caches.pop(id, None)
+        self.starts.pop(id, None)
 
     def length(self, id: int) -> int:
         return len(self.caches[id][0])

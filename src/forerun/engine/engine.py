@@ -23,6 +23,9 @@ from forerun.sampling import Distribution, Processing, SamplingParams
 from forerun.types import Delta, Draft, FinishReason, Round, Span, Verdict
 from forerun.verification import DEFAULT_RULES, Rule, verify
 
+_IDS = count()
+"""Ids of sequences, counted for the whole process: engines may share a model, and no two caches may share an id."""
+
 NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
 
 
@@ -56,7 +59,6 @@ class Engine:
         self.eos_ids = frozenset(eos_ids)
         self.scheduler = scheduler if scheduler is not None else Scheduler()
         self.rules, self.make_noise, self.make_processing = rules, make_noise, make_processing
-        self._ids = count()
         self._sequences: dict[int, Sequence] = {}
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
@@ -81,7 +83,7 @@ class Engine:
         text (stop strings); `constraints` are fresh ones, for this sequence alone.
         """
         sequence = make_sequence(
-            next(self._ids),
+            next(_IDS),
             prompt,
             params,
             vocabulary_size=self.vocabulary_size,

@@ -136,6 +136,8 @@ def _rope(file: GGUFFile) -> Rope:
     if kind == "linear":
         return Rope(base, "linear", factor)
     if kind == "yarn":
+        if base <= 1:
+            raise FileFormatError(f"{file.path} has no valid {arch}.rope.freq_base", f"found {base!r}, with yarn")
         return Rope(base, "yarn", factor, _number(file, "rope.scaling.original_context_length"))
     raise unsupported(file, f"{prefix}type", f"the rotary scaling {kind!r} is not known")
 
@@ -156,6 +158,6 @@ def _number(file: GGUFFile, key: str, default: int | None = None) -> int:
 def _real(file: GGUFFile, key: str, default: float) -> float:
     name = f"{file.architecture}.{key}"
     value = file.metadata.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 < value < np.inf:
         raise FileFormatError(f"{file.path} has no valid {name}", f"found {value!r}")
     return float(value)

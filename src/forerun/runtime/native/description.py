@@ -26,7 +26,7 @@ from forerun.models.gguf_model import (
 )
 
 SERVED_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-"""Types that weight matrices may be stored in."""
+"""Types that weights may be stored in."""
 
 SERVED = f"served: GGUF files of {', '.join(FAMILIES)} with weights in {', '.join(SERVED_TYPES)}"
 
@@ -90,7 +90,7 @@ def describe(file: GGUFFile) -> Description:
                 f"tensor {name} of {file.path} has shape {list(info.shape)}",
                 f"its metadata says {list(place.shape)}",
             )
-        if len(place.shape) == 2 and info.type_name not in SERVED_TYPES:
+        if info.type_name not in SERVED_TYPES:
             raise unsupported(file, f"tensor {name}", f"it is stored as {info.type_name}", SERVED)
     factors = None
     if ROPE_FACTORS in file.tensors:

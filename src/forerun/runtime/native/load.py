@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forerun import _native
-from forerun.errors import FileFormatError, InputError, ParameterError
+from forerun.errors import FileFormatError, InputError, ModelError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
 from forerun.runtime.limits import check_head_ids, check_head_rows, chosen_context
@@ -32,10 +32,11 @@ def check_native_model(
     context_length: int | None = None,
     num_head_rows: int | None = None,
     head_ids: Sequence[int] | np.ndarray | None = None,
+    requantise: bool = False,
 ) -> None:
     """Raise what `load_native_model` would raise, without reading weights: environment, file, tensors, limits."""
     with open_gguf(path) as file:
-        _Checked.of(file, context_length, num_head_rows, head_ids)
+        _Checked.of(file, context_length, num_head_rows, head_ids, requantise)
 
 
 def load_native_model(
@@ -57,11 +58,17 @@ def load_native_model(
     the model does not have, InputError for an environment variable that does not fit this machine.
     """
     with open_gguf(path) as file:
-        checked = _Checked.of(file, context_length, num_head_rows, head_ids)
+        checked = _Checked.of(file, context_length, num_head_rows, head_ids, requantise)
+        num_bytes = sum(tensor.num_bytes for tensor in file.tensors.values())
         if progress is not None:
-            progress.start(sum(tensor.num_bytes for tensor in file.tensors.values()), f"loading {path.name}")
+            progress.start(num_bytes, f"loading {path.name}")
         try:
-            checked.fill(requantise, progress.advance if progress is not None else lambda _: None)
+            checked.fill(progress.advance if progress is not None else lambda _: None)
+        except MemoryError as error:
+            fact = f"{path} does not fit into memory"
+            raise ModelError(
+                fact, f"it has {num_bytes:,} bytes of weights", "take fewer bits or a smaller model"
+            ) from error
         finally:
             if progress is not None:
                 progress.finish()
@@ -88,6 +95,7 @@ class _Checked:
     capabilities: Capabilities
     num_head_rows: int
     head_ids: np.ndarray | None
+    requantise: bool
 
     @classmethod
     def of(
@@ -96,10 +104,13 @@ class _Checked:
         context_length: int | None,
         num_head_rows: int | None,
         head_ids: Sequence[int] | np.ndarray | None,
+        requantise: bool,
     ) -> _Checked:
         """Check everything that can be checked without weights."""
         _check_environment()
         description = describe(file)
+        if requantise:
+            _check_widths(file, description)
         model = description.model
         limit = chosen_context(model.context_length, context_length) or model.context_length
         check_head_rows(num_head_rows, model.num_embeddings)
@@ -112,11 +123,10 @@ class _Checked:
         except ValueError as error:
             raise unsupported(file, "a size", str(error), SERVED) from error
         width = model.num_embeddings if ids is not None else num_rows
-        return cls(
-            file, description, decoder, Capabilities(limit, width, model.num_embeddings, trees=True), num_rows, ids
-        )
+        capabilities = Capabilities(limit, width, model.num_embeddings, trees=True)
+        return cls(file, description, decoder, capabilities, num_rows, ids, requantise)
 
-    def fill(self, requantise: bool, advance: Callable[[int], None]) -> None:
+    def fill(self, advance: Callable[[int], None]) -> None:
         """Give the decoder its weights; `advance` hears of bytes read."""
         file, is_tied = self.file, self.description.model.is_tied
         for name, place in self.description.tensors.items():
@@ -124,11 +134,11 @@ class _Checked:
                 values = file.dequantise(name)
                 self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
             elif name == HEAD:
-                self._set_head(name, requantise)
+                self._set_head(name)
             else:
-                self._set_matrix(name, place.name, file.raw(name), place.order, requantise)
+                self._set_matrix(name, place.name, file.raw(name), place.order)
                 if name == EMBEDDING and is_tied and self.head_ids is not None:
-                    self._set_head(name, requantise)
+                    self._set_head(name)
             file.forget(name)
             advance(file.tensors[name].num_bytes)
         try:
@@ -136,18 +146,24 @@ class _Checked:
         except ValueError as error:
             raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
 
-    def _set_head(self, name: str, requantise: bool) -> None:
+    def _set_head(self, name: str) -> None:
         """The rows of `name` that the output head computes, as a matrix of their own."""
         if self.head_ids is None:
-            self._set_matrix(name, "head", self.file.raw(name)[: self.num_head_rows], None, requantise)
+            self._set_matrix(name, "head", self.file.raw(name)[: self.num_head_rows], None)
         else:
-            self._set_matrix(name, "head", self.file.raw(name), self.head_ids.astype(np.uint32), requantise)
+            self._set_matrix(name, "head", self.file.raw(name), self.head_ids.astype(np.uint32))
 
-    def _set_matrix(
-        self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None, requantise: bool
-    ) -> None:
+    def _set_matrix(self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None) -> None:
         info = self.file.tensors[stored_name]
         try:
-            self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, requantise)
+            self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, self.requantise)
         except ValueError as error:
             raise unsupported(self.file, f"tensor {stored_name}", str(error), SERVED) from error
+
+
+def _check_widths(file: GGUFFile, description: Description) -> None:
+    """Weights are rounded anew by 32: refuse a matrix whose rows are no multiple of that."""
+    for name, place in description.tensors.items():
+        if len(place.shape) == 2 and place.shape[1] % 32:
+            fact = f"weights are rounded anew by 32, and tensor {name} of {file.path} has rows of {place.shape[1]}"
+            raise ParameterError("requantise", fact, "leave it out")

@@ -84,10 +84,10 @@ class NativeModel:
         self._begun.add(target)
 
     def free(self, sequence_id: int) -> None:
-        """Drop a sequence's cache."""
-        if sequence_id in self._begun:
-            self._begun.discard(sequence_id)
-            self._decoder.free(sequence_id)
+        """Drop a sequence's cache; unknown ids are ignored."""
+        # Also of one that is not noted: between the decoder's beginning and the note an interrupt may come.
+        self._decoder.free(sequence_id)
+        self._begun.discard(sequence_id)
 
     def cost(self) -> CostCurve:
         """Measured milliseconds per pass; measured at first use."""
