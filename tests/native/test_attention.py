@@ -89,10 +89,22 @@ def test_values_beyond_float16_are_values() -> None:
     assert rms(found - reference(model, tokens)) < 1e-3
 
 
-def test_zeros_are_zeros() -> None:
+def test_scores_that_are_far_below_zero_are_still_told_apart() -> None:
+    """Queries and keys of opposite sign in the dimension that turns slowest: every score is a large negative number."""
+    model = bare(num_heads=2, num_kv_heads=1, head_size=64, biases=("q", "k"))
+    model.vectors["layers.0.q_bias"][[31, 95]] = 60.0
+    model.vectors["layers.0.k_bias"][31] = -60.0
+    tokens = text(model, 200)
+    found = rows_of(build(model), tokens, model.vocabulary_size)
+    expected, half = reference(model, tokens), reference(model, tokens, as_half)
+    assert rms(found - expected) < rms(half - expected)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-38, 1e-41])
+def test_zeros_are_zeros_and_so_is_dust(factor: float) -> None:
     for name in ("q", "k", "v"):
         model = bare(num_heads=2, num_kv_heads=1, head_size=16)
-        model.matrices[f"layers.0.{name}"][:] = 0
+        model.matrices[f"layers.0.{name}"][:] *= factor
         tokens = text(model, 300)
         found = rows_of(build(model), tokens, model.vocabulary_size)
         assert rms(found - reference(model, tokens)) < 1e-3

@@ -86,6 +86,9 @@ def test_rms_norm(isa, size):
     x, weight = (rng.standard_normal(size).astype(np.float32) for _ in range(2))
     exact = x / np.sqrt(np.mean(x.astype(np.float64) ** 2) + 1e-6) * weight
     assert np.allclose(apply("rms_norm", x, weight, isa), exact, rtol=1e-6, atol=0)
+    small = x * np.float32(1e-3)  # where epsilon is as large as the mean square
+    exact = small / np.sqrt(np.mean(small.astype(np.float64) ** 2) + 1e-6) * weight
+    assert np.allclose(apply("rms_norm", small, weight, isa), exact, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("isa", ISAS)
