@@ -1,6 +1,6 @@
 """Level 2: the law of short texts under the real random numbers, by chi-square and total variation.
 
-Sample sizes and power. Fast tests use 1,000,000 seeds, slow ones 4,000,000 (and 100,000 one by one, unvectorised).
+Sample sizes and power. Fast tests use 1,000,000 seeds, slow ones 4,000,000 (and 25,000 one by one, unvectorised).
 One comparison's false alarm rate is 1e-8. With 1,000,000 texts of 4 tokens over 3 ids (81 cells) a law that is wrong by
 .011 in total variation is caught with at least 99 % (4,000,000: .0055; `detectable_variation` computes it, every test
 asserts it), by rigorous bounds; chi-square is the more sensitive of the two for errors in rare texts.
@@ -9,6 +9,7 @@ asserts it), by rigorous bounds; chi-square is the more sensitive of the two for
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -163,6 +164,8 @@ def test_texts_have_the_targets_law_in_four_million(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain", "block", "seeded-model"])
 def test_texts_have_the_targets_law_one_by_one(name: str) -> None:
-    """100,000 texts by the engine with the real noise, nothing vectorised: .035 of variation is caught with 99 %."""
-    assert detectable_variation(expected_law(name), 100_000) < 0.035
-    assert not misfits(Counter(one_text(name, seed) for seed in range(100_000)), expected_law(name))
+    """Texts by the engine with the real noise, nothing vectorised: .05 of variation is caught with 99 % (with
+    FORERUN_FULL=1, and four times the minutes, .025)."""
+    num_texts, variation = (100_000, 0.025) if os.environ.get("FORERUN_FULL") == "1" else (25_000, 0.05)
+    assert detectable_variation(expected_law(name), num_texts) < variation
+    assert not misfits(Counter(one_text(name, seed) for seed in range(num_texts)), expected_law(name))
