@@ -166,6 +166,14 @@ def test_what_is_not_understood_is_refused_before_weights_are_read(
             refused(path)
 
 
+def test_a_family_that_has_biases_must_have_them_all(tmp_path: Path) -> None:
+    for parts in ("q", "qkv"):
+        without = {f"blk.{layer}.attn_{part}.bias": None for layer in range(2) for part in parts}
+        path = write_gguf(tmp_path / "m.gguf", tiny("qwen2"), "qwen2", tensors=without)
+        with pytest.raises(FileFormatError, match=rf"lacks {len(without)} tensors.*blk.0.attn_{min(parts)}.bias"):
+            check_native_model(path)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [

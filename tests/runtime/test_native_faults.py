@@ -102,6 +102,12 @@ def test_metadata_that_cannot_be(
         check_native_model(path)
 
 
+def test_a_lowered_context_serves_a_file_that_names_none_that_can_be(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", metadata={"qwen2.context_length": 4294967295})
+    with load(path, context_length=64, runtime="native") as llm:
+        assert len(llm.generate([5, 6], ignore_eos=True, seed=1).tokens) == 62
+
+
 def test_damaged_files_end_in_an_error_of_ours(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Bits of the header turned over, words of it replaced, and the file cut off anywhere."""
     whole, path, seen = pair[0].read_bytes(), tmp_path / "damaged.gguf", set()
