@@ -52,8 +52,7 @@ SELECTED = [
 ]
 IS_EMULATED = not FULL and not {"avx512_bf16", "amx_bf16", "bf16"} & set(hardware()["isa"])
 if IS_EMULATED:
-    # A processor without bfloat16 arithmetic emulates it, and one without AVX-512 is slow in float32 too: a sixth of the
-    # prompts, and half.
+    # A processor without bfloat16 arithmetic emulates it, and is slow in float32 too: a sixth of the prompts, and half.
     SELECTED = [
         (dtype, *rest, max(num_prompts // {"bfloat16": 6, "float32": 2}.get(dtype, 1), 1))
         for dtype, *rest, num_prompts in SELECTED
