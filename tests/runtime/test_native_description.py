@@ -25,6 +25,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_p
 YARN_KEYS = {
     "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 24,
 }  # fmt: skip
+ORIGINAL, ORIGINAL_KEY = "original_max_position_embeddings", "rope.scaling.original_context_length"
 LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
 LINEAR_KEYS = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 
@@ -56,6 +57,10 @@ SOURCES = [
     ),
     ("llama", "llama", {"rope_parameters": LINEAR}, LINEAR_KEYS),
     ("llama", "llama", {"rope_parameters": YARN}, YARN_KEYS),
+    # The ramp's end is beyond the last frequency; its two ends are one.
+    ("llama", "llama", {"rope_parameters": YARN | {"rope_theta": 2.0, ORIGINAL: 60}}, YARN_KEYS | {ORIGINAL_KEY: 60}),
+    ("llama", "llama", {"rope_parameters": YARN | {ORIGINAL: 6}}, YARN_KEYS | {ORIGINAL_KEY: 6}),
+    ("llama", "llama", {"rope_parameters": YARN | {"factor": 0.5}}, YARN_KEYS | {"rope.scaling.factor": 0.5}),
     ("qwen2", "qwen2", {}, {}),
     ("qwen2", "qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}, YARN_KEYS),
     ("qwen3", "qwen3", {"head_dim": 32}, {}),
