@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from forerun.control import FixedLength
@@ -33,3 +34,21 @@ def complete(
     sequence = made.add(prompt, SamplingParams(**params))
     deltas = run(made)[sequence.sequence_id]
     return sequence, [token for delta in deltas for token in delta.tokens]
+
+
+def in_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Run all at once, each in its own thread; what one of them raises fails the test."""
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures

@@ -48,6 +48,5 @@ inline float bf16_to_float(uint16_t x) {
   return value;
 }
 
-
 }  // namespace
 }  // namespace forerun

@@ -4,7 +4,6 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -63,13 +62,11 @@ Pool::Pool(int num_threads) : shared_(new Shared) {
       threads_.emplace_back([this] { work(); });
       ++num_threads_;
     }
-  } catch (const std::system_error&) {  // the system allows no more threads: those that there are do the work
+  } catch (const std::exception&) {  // no more threads, or no memory for one: those that there are do the work
   }
 }
 
-Pool::~Pool() { close(); }
-
-void Pool::close() {
+Pool::~Pool() {
   {
     std::lock_guard<std::mutex> lock(shared_->sleep);
     shared_->is_closed.store(true);

@@ -44,7 +44,6 @@ class Pool {
   struct Shared;
 
   void run_pieces(int64_t num_pieces, Function function, const void* context);
-  void close();
   void work();
   bool take_one();
   void do_piece(Function function, const void* context, int64_t piece);

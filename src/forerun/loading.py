@@ -18,6 +18,8 @@ from forerun.verification import RULES
 
 if TYPE_CHECKING:
     from forerun.models.progress import Progress
+    from forerun.models.store import ModelFiles
+    from forerun.models.tokenizer import Tokenizer
 
 DRAFTERS = ("none", "model", "lookup")
 
@@ -104,15 +106,10 @@ def load(
     if kind == "model" and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
-        settings |= {
-            "context_length": draft_context, "requantise": draft_requantise,
-            "head_ids": None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary),
-        }  # fmt: skip
-        try:
-            of_draft_model = choose(draft_files.path, draft_files.kind, draft_runtime, **settings)
-            of_draft_model.check()
-        except ParameterError as error:
-            raise ParameterError(DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
+        of_draft_model = choose_draft(
+            draft_files, tokenizer, draft_runtime, context=draft_context, vocabulary=draft_vocabulary,
+            requantise=draft_requantise, **settings,
+        )  # fmt: skip
         choices.append((draft_files.name, of_draft_model))
     _check_runtimes([choice for _, choice in choices], device, dtype)
     for name, choice in choices:
@@ -137,11 +134,35 @@ def load(
     )
 
 
-DRAFT_NAMES = {
+_DRAFT_NAMES = {
     "context_length": "draft_context", "head_ids": "draft_vocabulary", "runtime": "draft_runtime",
     "requantise": "draft_requantise",
 }  # fmt: skip
 """What a runtime calls a setting of the draft model, and what the user called it."""
+
+
+def choose_draft(
+    files: ModelFiles,
+    tokenizer: Tokenizer,
+    runtime: str = "auto",
+    *,
+    context: int | None = None,
+    vocabulary: int | None = None,
+    requantise: bool = False,
+    **settings: Any,
+) -> Choice:
+    """The runtime for a draft model of the target's vocabulary (whose `tokenizer` is given), checked without reading
+    weights. `context`, `vocabulary` and `requantise` are `load`'s draft_context and so on, and a refusal says so;
+    `settings` as for `choose`."""
+    kept = None if vocabulary is None else head_ids(tokenizer, vocabulary)
+    try:
+        choice = choose(
+            files.path, files.kind, runtime, context_length=context, head_ids=kept, requantise=requantise, **settings
+        )
+        choice.check()
+    except ParameterError as error:
+        raise ParameterError(_DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
+    return choice
 
 
 def _check_runtimes(choices: Sequence[Choice], device: str, dtype: str) -> None:

@@ -69,6 +69,14 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, arguments)
 
 
+def document_of(*arguments: str) -> dict[str, Any]:
+    """The document of a bench of toys that ran to its end."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    return document
+
+
 def refusal(*arguments: str) -> ForerunError:
     result = invoke(*arguments)
     assert isinstance(result.exception, ForerunError), result.output
@@ -100,9 +108,7 @@ def test_the_last_line_is_one_json_document(loaded: list[dict[str, Any]], tmp_pa
 
 
 def test_lookup_alone_without_a_draft(loaded: list[dict[str, Any]]) -> None:
-    result = invoke("json", "--target", "toy", "--k", "2", "--max-tokens", "6", "--prompts", "1")
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
+    document = document_of("json", "--target", "toy", "--k", "2", "--max-tokens", "6", "--prompts", "1")
     assert list(document["workloads"]["json"]) == ["plain", "lookup k=2"]
     assert loaded[0]["draft"] is None
 
@@ -113,32 +119,28 @@ def test_a_draft_as_stored_and_requantised_are_measured_side_by_side(
     chosen: list[dict[str, Any]] = []
 
     class Second:
-        def check(self) -> None:
-            assert not loaded, "refused before the target's weights are read"
-
         def load(self, progress: Any) -> Any:
             return draft()
 
-    def choose(path: Path, kind: str, runtime: str, **given: Any) -> Second:
-        chosen.append({"path": path, "runtime": runtime, **given})
+    def choose_draft(files: ModelFiles, tokenizer: Any, runtime: str, **given: Any) -> Second:
+        assert not loaded, "refused before the target's weights are read"
+        chosen.append({"runtime": runtime, **given})
         return Second()
 
-    monkeypatch.setattr(models, "choose", choose)
+    monkeypatch.setattr(loading, "choose_draft", choose_draft)
     monkeypatch.setattr(tokenizer, "load_tokenizer", lambda path: ModuloTokenizer())
     arguments = ("chat", "--target", "toy", "--draft", "d", "--k", "2", "--max-tokens", "6", "--prompts", "1")
-    result = invoke(
+    document = document_of(
         *arguments, "--drafters", "model,requantised", "--draft-ctx", "50", "--draft-runtime", "native", "--runtime",
         "torch",
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
     assert list(document["workloads"]["chat"]) == ["plain", "model k=2", "requantised k=2"]
     assert list(document["cost_curve"]) == ["target", "model", "requantised"]
     (first,), (second,) = loaded, chosen
     assert not first["draft_requantise"]
     assert first["runtime"] == "torch"
     assert first["draft_runtime"] == second["runtime"] == "native"
-    assert first["draft_context"] == second["context_length"] == 50
+    assert first["draft_context"] == second["context"] == 50
     assert second["requantise"]
 
     loaded.clear()
@@ -151,11 +153,9 @@ def test_llama_cpp_that_is_not_installed_is_reported(
     loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    result = invoke(
+    document = document_of(
         "chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers", "llama.cpp"
     )
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
     assert "forerun[bench]" in document["not_run"]["llama.cpp"]
 
 
@@ -183,6 +183,18 @@ def test_a_draft_only_for_the_assisted_peer_is_not_loaded_by_forerun(
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert loaded[0]["draft"] is None
+
+
+@pytest.mark.parametrize(
+    "setting", [("--draft-ctx", "9"), ("--draft-vocabulary", "9"), ("--draft-min-confidence", ".1")], ids=lambda s: s[0]
+)
+def test_settings_of_a_draft_model_reach_load_also_where_no_model_drafts(
+    loaded: list[dict[str, Any]], setting: tuple[str, str]
+) -> None:
+    """It refuses them; dropped here, they would be ignored in silence."""
+    invoke("json", "--target", "toy", "--k", "2", "--max-tokens", "6", "--prompts", "1", *setting)
+    name = {"--draft-ctx": "draft_context"}.get(setting[0], setting[0].removeprefix("--").replace("-", "_"))
+    assert loaded[0][name] == float(setting[1])
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,13 @@ def test_passes_are_timed_behind_one_context(monkeypatch: pytest.MonkeyPatch) ->
     assert [begin for _, begin in library.forgotten] == [0, 40, 40]
     peer.end_passes()
     assert library.forgotten[-1][1] == 0
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows"), [(3, 4), (3, 0), (NUM_BATCH + 2, 3)])
+def test_rows_that_llama_cpp_does_not_keep_are_refused(
+    monkeypatch: pytest.MonkeyPatch, num_tokens: int, num_rows: int
+) -> None:
+    peer, library = variant(monkeypatch)
+    with pytest.raises(ValueError, match="in the last batch"):
+        peer.feed([1] * num_tokens, num_rows)
+    assert not library.fed

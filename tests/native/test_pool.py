@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
+from tests.helpers import in_threads
 from tests.native.decoders import build, rows_of, text, tiny
 
 from forerun import _native
@@ -43,11 +44,7 @@ def test_threads_take_turns() -> None:
         for _ in range(40):
             _native.run_pieces(mine)
 
-    threads = [threading.Thread(target=loops, args=(mine,)) for mine in counts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([partial(loops, mine) for mine in counts])
     assert all((mine == 40).all() for mine in counts)
 
 

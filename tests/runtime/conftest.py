@@ -1,17 +1,38 @@
-"""Tiny models gain nothing from threads, and lose much where other processes compete for the cores."""
+"""What tests of the runtimes share: one thread for tiny models, and a tiny native pair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from tests.models.tiny_gguf import write_tiny_gguf
+from tests.runtime.native_pair import LONG, PROMPTS
+
+from forerun.loading import load
 
 
 @pytest.fixture(autouse=True)
 def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tiny models gain nothing from threads, and lose much where other processes compete for the cores."""
     before = torch.get_num_threads()
     if request.node.get_closest_marker("slow") is None:
         torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """GGUF files of a target, and of a draft that often agrees with it."""
+    folder = tmp_path_factory.mktemp("pair")
+    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
+    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
+
+
+@pytest.fixture(scope="module")
+def texts(pair: tuple[Path, Path]) -> Iterator[list[tuple[int, ...]]]:
+    """What the target writes to PROMPTS with seed 1."""
+    with load(pair[0]) as llm:
+        yield [llm.generate(prompt, seed=1, **LONG).tokens for prompt in PROMPTS]

@@ -3,6 +3,7 @@ has it, to float32's rounding; so what the C++ decoder adds is its own arithmeti
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
 from forerun import _native
 from forerun.errors import FileFormatError, ForerunError, ParameterError, UnsupportedModelError
+from forerun.models.gguf import open_gguf
 from forerun.runtime.native import NativeModel, check_native_model, load_native_model
+from forerun.runtime.native.description import describe
 from forerun.types import Span
 
 TOKENS = [5, 66, 3, 3, 40, 21, 9, 8, 60, 1, 33, 12, 7, 20, 2, 11]
@@ -209,8 +212,15 @@ def test_types_and_architectures_outside_the_list(tmp_path: Path) -> None:
         check_native_model(path)
 
 
+@pytest.mark.parametrize("name", ["output_norm.weight", "blk.0.attn_norm.weight"])
+def test_norms_too_are_refused_in_types_outside_the_list(name: str, tmp_path: Path) -> None:
+    with open_gguf(write_gguf(tmp_path / "m.gguf", tiny("llama"), "llama")) as file:
+        file.tensors = {**file.tensors, name: dataclasses.replace(file.tensors[name], type_name="Q5_1")}
+        with pytest.raises(UnsupportedModelError, match=rf"{name}.*stored as Q5_1\. served"):
+            describe(file)
+
+
 def test_progress_counts_every_byte(tmp_path: Path) -> None:
-    from forerun.models.gguf import open_gguf
     from forerun.models.progress import SilentProgress
 
     class Counting(SilentProgress):

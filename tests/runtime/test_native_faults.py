@@ -8,35 +8,18 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.models.tiny_gguf import write_tiny_gguf
+from tests.runtime.native_pair import LONG, PROMPTS
 
 from forerun.errors import FileFormatError, ForerunError, ModelError, ParameterError, UnsupportedModelError
 from forerun.loading import load
 from forerun.models.gguf import open_gguf
 from forerun.runtime import select
 from forerun.runtime.native import check_native_model
-
-PROMPTS = [[5, 6, 7], [9] * 40, [30, 31], list(range(100, 170))]
-LONG: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
-    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
-
-
-@pytest.fixture(scope="module")
-def texts(pair: tuple[Path, Path]) -> Iterator[list[tuple[int, ...]]]:
-    """What the target writes to PROMPTS with seed 1."""
-    with load(pair[0]) as llm:
-        yield [llm.generate(prompt, seed=1, **LONG).tokens for prompt in PROMPTS]
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.tiny_gguf import write_tiny_gguf
+from tests.helpers import in_threads
+from tests.runtime.native_pair import LONG, PROMPTS
 
 from forerun.control import FixedLength
 from forerun.drafting import ModelDrafter
@@ -20,23 +20,6 @@ from forerun.llm import LLM
 from forerun.loading import load
 from forerun.runtime.native import load_native_model
 from forerun.types import Span
-
-PROMPTS = [[5, 6, 7], [9] * 40, [30, 31], list(range(100, 170))]
-LONG: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
-    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
-
-
-@pytest.fixture(scope="module")
-def texts(pair: tuple[Path, Path]) -> Iterator[list[tuple[int, ...]]]:
-    """What the target writes to PROMPTS with seed 1."""
-    with load(pair[0]) as llm:
-        yield [llm.generate(prompt, seed=1, **LONG).tokens for prompt in PROMPTS]
 
 
 class Interrupting:
@@ -106,23 +89,6 @@ def test_real_interrupts_of_requests_and_loads(pair: tuple[Path, Path], texts: l
     assert [result.tokens for result in llm.generate(PROMPTS, seed=1, **LONG)] == texts
     assert (llm.engine.target.cache_bytes, llm.engine.drafter.model.cache_bytes) == (0, 0)
     llm.close()
-
-
-def in_threads(works: list[Any]) -> None:
-    failures: list[BaseException] = []
-
-    def run(work: Any) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
 
 
 def test_several_llms_share_one_model(pair: tuple[Path, Path], texts: list[tuple[int, ...]]) -> None:

@@ -94,6 +94,8 @@ def measure_curves(
         for repeat in range(num_repeats + 1):
             probes.append(probe.measure())
             for name, side in sides.items():
+                side.run_pass(1)  # untimed: the first pass after somebody else's is dearer, whatever its rows
+                side.undo_pass()
                 for count in rows if repeat % 2 else reversed(rows):
                     start = perf_counter()
                     side.run_pass(count)

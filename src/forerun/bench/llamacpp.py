@@ -91,7 +91,12 @@ class LlamaCppVariant:
     # -- llama.cpp's calls --------------------------------------------------------------------------------------------
 
     def feed(self, tokens: Sequence[int], num_rows: int = 1) -> np.ndarray:
-        """Feed tokens behind what is cached; logits of the last `num_rows` tokens [num_rows, vocab] (a view)."""
+        """Feed tokens behind what is cached; logits of the last `num_rows` tokens [num_rows, vocab] (a view).
+
+        ValueError unless those rows are all in the last batch: llama.cpp keeps no others."""
+        in_last = (len(tokens) - 1) % NUM_BATCH + 1
+        if not 0 < num_rows <= in_last:
+            raise ValueError(f"{num_rows} rows of {len(tokens)} tokens, of which {in_last} are in the last batch")
         context, at = self._contexts[self._chosen], self._length
         for begin in range(0, len(tokens), NUM_BATCH):
             piece = tokens[begin : begin + NUM_BATCH]

@@ -15,16 +15,13 @@ from forerun.bench.run import Settings
 from forerun.bench.variants import DRAFT_MODELS, Variant
 from forerun.bench.weights import bytes_per_pass
 from forerun.drafting import ModelDrafter
-from forerun.drafting.vocabulary import head_ids
-from forerun.errors import ParameterError
 from forerun.models.progress import RichProgress
-from forerun.runtime.select import Choice, choose
 
 if TYPE_CHECKING:
     from forerun.llm import LLM
     from forerun.models.store import ModelFiles
-    from forerun.models.tokenizer import Tokenizer
     from forerun.runtime.base import Model
+    from forerun.runtime.select import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +53,22 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     draft_files = None if settings.draft is None else resolve(settings.draft, mirror=mirror, progress=progress)
     second: Choice | None = None
     if len(wanted) == len(DRAFT_MODELS) and draft_files is not None:
-        second = _requantised(settings, draft_files, load_tokenizer(target_files.path))
+        second = loading.choose_draft(
+            draft_files, load_tokenizer(target_files.path), settings.draft_runtime, context=settings.draft_context,
+            vocabulary=settings.draft_vocabulary, requantise=True, device=settings.device, dtype=settings.dtype,
+        )  # fmt: skip
     llm = loading.load(
         settings.target,
         draft=settings.draft if wanted else None,
         runtime=settings.runtime,
-        draft_runtime=settings.draft_runtime if wanted else "auto",
+        draft_runtime=settings.draft_runtime,
         device=settings.device,
         dtype=settings.dtype,
         strict=settings.strict,
-        draft_context=settings.draft_context if wanted else None,
-        draft_vocabulary=settings.draft_vocabulary if wanted else None,
+        draft_context=settings.draft_context,
+        draft_vocabulary=settings.draft_vocabulary,
         draft_requantise=wanted == ["requantised"],
-        draft_min_confidence=settings.draft_min_confidence if wanted else 0.0,
+        draft_min_confidence=settings.draft_min_confidence,
         mirror=mirror,
         progress=progress,
     )
@@ -98,21 +98,6 @@ def load_all_peers(settings: Settings, loaded: Loaded, num_tokens: int) -> tuple
         settings.temperature,
     )
     return [*peers, *others], {**not_run, **reasons}
-
-
-def _requantised(settings: Settings, files: ModelFiles, tokenizer: Tokenizer) -> Choice:
-    """The same draft once more, rounded to 4 bits."""
-    kept = settings.draft_vocabulary
-    try:
-        choice = choose(
-            files.path, files.kind, settings.draft_runtime, device=settings.device, dtype=settings.dtype,
-            context_length=settings.draft_context, requantise=True,
-            head_ids=None if kept is None else head_ids(tokenizer, kept),
-        )  # fmt: skip
-        choice.check()
-    except ParameterError as error:
-        raise ParameterError(loading.DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
-    return choice
 
 
 def _bytes_per_pass(model: Any, files: ModelFiles, num_head_rows: int | None) -> int | None:

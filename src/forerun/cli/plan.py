@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +81,7 @@ def plan(
     """
     from forerun.checks import whole
     from forerun.cli.render import console
-    from forerun.drafting.vocabulary import head_ids
+    from forerun.loading import choose_draft
     from forerun.models.progress import RichProgress
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
@@ -101,11 +101,9 @@ def plan(
         files = resolve(draft, mirror=mirror, progress=progress)
         verdicts[draft] = _verdict(tokenizer, load_tokenizer(files.path))
         if verdicts[draft] == SAME:
-            kept = None if draft_vocabulary is None else head_ids(tokenizer, draft_vocabulary)
-            settings = {**common, "head_ids": kept, "requantise": draft_requantise}
-            with _as_of_a_draft():
-                choices[draft] = choose(files.path, files.kind, draft_runtime, **settings)
-                choices[draft].check()
+            choices[draft] = choose_draft(
+                files, tokenizer, draft_runtime, vocabulary=draft_vocabulary, requantise=draft_requantise, **common
+            )
     of_target.check()
     own = _measure(target, of_target, context, progress)
     found = {name: _measure(name, choice, context, progress) for name, choice in choices.items()}
@@ -119,18 +117,6 @@ def plan(
         "predictions leave out the host's time and the fall of acceptance with depth. not measured yet: "
         f"{', '.join(NOT_MEASURED)}; forerun bench measures acceptance and speed on real texts"
     )
-
-
-@contextmanager
-def _as_of_a_draft() -> Iterator[None]:
-    """Name a refused setting as the user did."""
-    from forerun.errors import ParameterError
-    from forerun.loading import DRAFT_NAMES
-
-    try:
-        yield
-    except ParameterError as error:
-        raise ParameterError(DRAFT_NAMES.get(error.name, error.name), error.reason, error.remedy) from error
 
 
 def _verdict(target: Any, draft: Any) -> str:

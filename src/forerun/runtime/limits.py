@@ -1,4 +1,4 @@
-"""Limits of a model that a user may lower: its context, and the rows of its output head."""
+"""Refused before weights are read: a bad environment, and limits (a model's context, its head) that are none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forerun.errors import ParameterError
+from forerun import _native
+from forerun.errors import InputError, ParameterError
+
+
+def check_environment() -> None:
+    """Refuse FORERUN_ISA and FORERUN_THREADS where this machine cannot do as they say: rows of every runtime go through
+    the compiled module. InputError."""
+    try:
+        _native.isa()
+        _native.num_threads()
+    except RuntimeError as error:
+        raise InputError(str(error), "it was set in the environment", "unset it, and the best is chosen") from error
 
 
 def chosen_context(own: int | None, wanted: int | None) -> int | None:

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.errors import ForerunError, InputError, MissingDependencyError, ParameterError, UnsupportedModelError
+from forerun.errors import ForerunError, MissingDependencyError, ParameterError, UnsupportedModelError
+from forerun.runtime.limits import check_environment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,12 +39,12 @@ class Choice:
 
     def check(self) -> None:
         """Raise what loading would raise, without reading weights."""
-        check_environment()
         if self.runtime == "native":
             from forerun.runtime.native import check_native_model
 
             check_native_model(self.path, **self.settings)
             return
+        check_environment()
         try:
             from forerun.runtime.torch import check_torch_model
         except MissingDependencyError as error:
@@ -98,19 +99,6 @@ def choose(
             "leave it out, or choose a GGUF file, device and dtype that the native runtime serves",
         )
     return Choice(path, kind, "torch", {**of_both, "device": device, "dtype": dtype, "strict": strict}, reason)
-
-
-def check_environment() -> None:
-    """Refuse an environment variable that the compiled module cannot obey: rows of every runtime go through it."""
-    try:
-        from forerun import _native
-    except ImportError:
-        return
-    try:
-        _native.isa()
-        _native.num_threads()
-    except RuntimeError as error:
-        raise InputError(str(error), "it was set in the environment", "unset it, and the best is chosen") from error
 
 
 def runs_on_accelerator(device: str) -> bool:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forerun import _native
-from forerun.errors import FileFormatError, InputError, ModelError, ParameterError
+from forerun.errors import FileFormatError, ModelError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
-from forerun.runtime.limits import check_head_ids, check_head_rows, chosen_context
+from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
 from forerun.runtime.native.description import SERVED, Description, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.types import Capabilities
@@ -75,15 +75,6 @@ def load_native_model(
     return NativeModel(checked.decoder, checked.capabilities, checked.head_ids)
 
 
-def _check_environment() -> None:
-    """Refuse FORERUN_ISA and FORERUN_THREADS where this machine cannot do as they say; InputError."""
-    try:
-        _native.isa()
-        _native.num_threads()
-    except RuntimeError as error:
-        raise InputError(str(error), "", "change the variable, or unset it for the default") from error
-
-
 @dataclass(slots=True)
 class _Checked:
     """A checked file and an empty decoder for it. `head_ids`: ascending ids [N] of the head's rows, None for all or the
@@ -107,7 +98,7 @@ class _Checked:
         requantise: bool,
     ) -> _Checked:
         """Check everything that can be checked without weights."""
-        _check_environment()
+        check_environment()
         description = describe(file)
         if requantise:
             _check_widths(file, description)
