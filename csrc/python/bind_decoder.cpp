@@ -150,6 +150,7 @@ void bind_decoder(nb::module_& module) {
       .def("set_matrix", set_matrix, "name"_a, "stored"_a, nb::arg("data").noconvert(), "num_inputs"_a,
            nb::arg("order").noconvert() = nb::none(), "requantise"_a = false,
            "Repacks stored rows [num_outputs, bytes]; output i is row order[i].")
+      .def("set_matrix", &Decoder::set_matrix, "name"_a, "matrix"_a, Unlocked(), "A matrix that is packed already.")
       .def("set_vector",
            [](Decoder& self, const std::string& name, Array<const float, 1> values) {
              self.set_vector(name, std::vector<float>(values.data(), values.data() + values.size()));

@@ -34,19 +34,43 @@ void check_bytes(Stored stored, const Bytes& data, size_t num_inputs) {
                                 std::to_string(num_inputs) + " weights take " + std::to_string(expected));
 }
 
+void check_order(const uint32_t* rows, size_t count, size_t num_rows) {
+  for (size_t i = 0; rows != nullptr && i < count; ++i)
+    if (rows[i] >= num_rows)
+      throw std::invalid_argument("order names row " + std::to_string(rows[i]) + " of " + std::to_string(num_rows));
+}
+
 Matrix pack(const std::string& name, const Bytes& data, size_t num_inputs, const std::optional<Order>& order,
             bool requantise) {
   const Stored stored = stored_named(name);
   check_bytes(stored, data, num_inputs);
   const uint32_t* rows = order ? order->data() : nullptr;
   const size_t num_outputs = order ? order->shape(0) : data.shape(0);
-  for (size_t i = 0; order && i < num_outputs; ++i)
-    if (rows[i] >= data.shape(0))
-      throw std::invalid_argument("order names row " + std::to_string(rows[i]) + " of " +
-                                  std::to_string(data.shape(0)));
+  check_order(rows, num_outputs, data.shape(0));
   nb::gil_scoped_release release;
   return (requantise ? Matrix::requantise : Matrix::pack)(stored, data.data(), num_outputs, num_inputs, rows,
                                                           Pool::shared());
+}
+
+// For weights whose rows come in pieces: load.py reads a file so.
+void make_room(Matrix* self, const std::string& name, size_t num_outputs, size_t num_inputs, bool requantise) {
+  constexpr size_t kMost = size_t(1) << 31;
+  if (num_outputs > kMost || num_inputs > kMost)
+    throw std::invalid_argument("a matrix of " + std::to_string(num_outputs) + " x " + std::to_string(num_inputs) +
+                                " weights is too large");
+  new (self) Matrix(Matrix::room(stored_named(name), num_outputs, num_inputs, requantise));
+}
+
+void set_rows(Matrix& matrix, size_t first, const Bytes& data, const std::optional<Order>& order) {
+  check_bytes(matrix.stored(), data, matrix.num_inputs());
+  const uint32_t* rows = order ? order->data() : nullptr;
+  const size_t count = order ? order->shape(0) : data.shape(0);
+  if (count > matrix.num_outputs() || first > matrix.num_outputs() - count)
+    throw std::invalid_argument("a matrix of " + std::to_string(matrix.num_outputs()) + " outputs has none at " +
+                                std::to_string(first) + " + " + std::to_string(count));
+  check_order(rows, count, data.shape(0));
+  nb::gil_scoped_release release;
+  matrix.set_rows(first, count, data.data(), rows, Pool::shared());
 }
 
 const Kernels& kernels_of(const std::optional<std::string>& isa) {
@@ -133,6 +157,11 @@ const char* name_of(Layout layout) {
 
 void bind_matrix(nb::module_& module) {
   nb::class_<Matrix>(module, "PackedMatrix", "Repacked weights [num_outputs, num_inputs].")
+      .def("__init__", &make_room, "stored"_a, "num_outputs"_a, "num_inputs"_a, "requantise"_a = false,
+           "Zeros, for weights that `set_rows` gives piece by piece.")
+      .def("set_rows", &set_rows, "first"_a, nb::arg("data").noconvert(), nb::arg("order").noconvert() = nb::none(),
+           "Repacks a piece: outputs from `first` on, in multiples of 16 but for the last; output first + i is row "
+           "order[i] of the piece (uint8 [rows, bytes of a row]). Not once a decoder runs with it.")
       .def_prop_ro("num_outputs", &Matrix::num_outputs)
       .def_prop_ro("num_inputs", &Matrix::num_inputs)
       .def_prop_ro("num_bytes", &Matrix::num_bytes, "Bytes of the repacked weights.")

@@ -93,22 +93,6 @@ std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
   return block;
 }
 
-// A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
-template <class Body>
-void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes,
-          const uint32_t* order, Pool& pool, const Body& body) {
-  const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
-  uint8_t* room = nullptr;
-  block = find_room(num_panels * view.panel_bytes, room);
-  view.data = room;
-  pool.run(int64_t(num_panels), [&](int64_t panel) {
-    std::vector<const uint8_t*> rows;
-    for (size_t i = size_t(panel) * kPanel; i < view.num_outputs && rows.size() < kPanel; ++i)
-      rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
-    body(rows, room + size_t(panel) * view.panel_bytes);
-  });
-}
-
 }  // namespace
 
 bool needs_quantised(Layout layout) {
@@ -117,30 +101,48 @@ bool needs_quantised(Layout layout) {
 
 Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs, const uint32_t* order,
                     Pool& pool) {
-  const size_t row_bytes = stored_row_bytes(stored, num_inputs);
-  Matrix matrix;
-  matrix.view_ = view_of(layout_of(stored), num_outputs, num_inputs);
-  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
-       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
-         for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored, rows[lane], num_inputs, lane, panel);
-       });
+  Matrix matrix = room(stored, num_outputs, num_inputs, false);
+  matrix.set_rows(0, num_outputs, data, order, pool);
   return matrix;
 }
 
 Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                           const uint32_t* order, Pool& pool) {
-  if (stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K)
-    return pack(stored, data, num_outputs, num_inputs, order, pool);
-  const size_t row_bytes = stored_row_bytes(stored, num_inputs);
-  if (num_inputs % kGroup != 0)
-    throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
-  Matrix matrix;
-  matrix.view_ = view_of(Layout::kQ4K, num_outputs, num_inputs);
-  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
-       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
-         requantise_panel(stored, rows, num_inputs, panel);
-       });
+  Matrix matrix = room(stored, num_outputs, num_inputs, true);
+  matrix.set_rows(0, num_outputs, data, order, pool);
   return matrix;
+}
+
+Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, bool requantise) {
+  stored_row_bytes(stored, num_inputs);  // refuses what does not fit
+  const bool is_small = stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K;
+  Matrix matrix;
+  matrix.stored_ = stored;
+  matrix.rounds_ = requantise && !is_small;
+  if (matrix.rounds_ && num_inputs % kGroup != 0)
+    throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
+  matrix.view_ = view_of(matrix.rounds_ ? Layout::kQ4K : layout_of(stored), num_outputs, num_inputs);
+  uint8_t* room = nullptr;
+  matrix.block_ = find_room(matrix.num_bytes(), room);
+  matrix.view_.data = room;
+  return matrix;
+}
+
+void Matrix::set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool) {
+  const size_t last = first + count;
+  if (first % kPanel != 0 || (last % kPanel != 0 && last != view_.num_outputs) || last > view_.num_outputs)
+    throw std::invalid_argument("outputs " + std::to_string(first) + " to " + std::to_string(last) + " of " +
+                                std::to_string(view_.num_outputs) + " are not whole panels");
+  const size_t row_bytes = stored_row_bytes(stored_, view_.num_inputs);
+  uint8_t* room = block_->data() + (view_.data - block_->data());
+  pool.run(int64_t((count + kPanel - 1) / kPanel), [&](int64_t index) {
+    std::vector<const uint8_t*> rows;
+    for (size_t i = size_t(index) * kPanel; i < count && rows.size() < kPanel; ++i)
+      rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
+    uint8_t* panel = room + (first / kPanel + size_t(index)) * view_.panel_bytes;
+    if (rounds_) return requantise_panel(stored_, rows, view_.num_inputs, panel);
+    for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored_, rows[lane], view_.num_inputs, lane, panel);
+  });
 }
 
 size_t Matrix::num_bytes() const { return (view_.num_outputs + kPanel - 1) / kPanel * view_.panel_bytes; }

@@ -25,7 +25,13 @@ class Matrix {
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
 
+  // The same in pieces, so that a file need not be read whole: zeros that stand for `stored` weights, then outputs
+  // first .. first + count, whole panels unless they are the last; `data` and `order` are those of the piece.
+  static Matrix room(Stored stored, size_t num_outputs, size_t num_inputs, bool requantise);
+  void set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool);
+
   const MatrixView& view() const { return view_; }
+  Stored stored() const { return stored_; }
   size_t num_outputs() const { return view_.num_outputs; }
   size_t num_inputs() const { return view_.num_inputs; }
   size_t num_bytes() const;
@@ -35,6 +41,8 @@ class Matrix {
  private:
   std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
   MatrixView view_{};
+  Stored stored_{};
+  bool rounds_ = false;  // to 4 bits
 };
 
 // Whether a layout needs the quantised form of its inputs.

@@ -1,7 +1,7 @@
 """The native runtime, compiled from csrc/: quantised weights, the decoder, and the row processor."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ def num_threads() -> int: ...
 
 class Decoder:
     def __init__(self, description: Mapping[str, Any]) -> None: ...
+    @overload
+    def set_matrix(self, name: str, matrix: PackedMatrix) -> None: ...
+    @overload
     def set_matrix(
         self,
         name: str,
@@ -44,6 +47,8 @@ class Decoder:
     def cache_bytes(self) -> int: ...
 
 class PackedMatrix:
+    def __init__(self, stored: str, num_outputs: int, num_inputs: int, requantise: bool = False) -> None: ...
+    def set_rows(self, first: int, data: NDArray[np.uint8], order: NDArray[np.uint32] | None = None) -> None: ...
     @property
     def num_outputs(self) -> int: ...
     @property

@@ -32,7 +32,10 @@ class ForerunError(Exception):
 
     def __init__(self, fact: str, context: str = "", remedy: str = "") -> None:
         self.fact, self.context, self.remedy = fact, context, remedy
-        text = ". ".join(part.rstrip(".") for part in (fact, context, remedy) if part)
+        text = ""
+        for part in (fact, context, remedy):
+            if part:  # a part that ends its line needs no full stop before the next one
+                text += ". " * bool(text and not text.endswith("\n")) + part.rstrip(".")
         super().__init__(text if text.endswith("?") else text + ".")
 
 

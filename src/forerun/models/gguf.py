@@ -1,21 +1,24 @@
-"""GGUF files: metadata, the tensor table, and tensors as float32. The header's own rules are in gguf_header.py."""
+"""GGUF files, whole or split: metadata, the tensor table, and tensors as stored bytes or float32.
+
+The header's own rules are in gguf_header.py, those of split files in gguf_shards.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import mmap
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from forerun.errors import FileFormatError, UnknownModelError, UnsupportedModelError
-from forerun.models.gguf_header import MAGIC, MAX_DIMENSIONS, Cursor, read_counts, read_metadata
+from forerun.errors import FileFormatError, ForerunError, UnsupportedModelError
+from forerun.models.file_bytes import FileBytes
+from forerun.models.gguf_header import MAGIC, Cursor, TensorInfo, read_counts, read_metadata, read_tensors
+from forerun.models.gguf_shards import check_shards, is_piece, piece_error, shard_paths
 
 FOREIGN = (
     (b"version https://git-lfs", "a Git LFS pointer, without the weights themselves"),
@@ -27,33 +30,27 @@ FOREIGN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor's place in the file. `shape` is in numpy order (slowest dimension first), `type_name` is GGML's
-    name of the quantisation ("F32", "Q4_K"), `offset` counts from the start of the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    type_name: str
-    num_bytes: int
-    offset: int
-
-
 class GGUFFile:
-    """An open GGUF file. Its header has been checked; tensor bytes stay on disk until they are asked for.
+    """An open model: one GGUF file, or all shards of a split one. Headers have been checked; tensors' bytes stay on
+    disk until they are asked for, and every array handed out is a copy.
 
-    `metadata` maps keys to plain Python values, `tensors` maps names to TensorInfo in file order. Use it as a
-    context manager, or `close` it; arrays handed out by `raw` keep the mapping alive on their own.
+    `metadata` maps keys to plain Python values, `tensors` maps names to TensorInfo in the files' order, `path` is the
+    file or the first shard. Use it as a context manager, or `close` it. Whatever reads bytes raises FileFormatError if
+    the file was cut since it was opened, and ValueError once it is closed.
     """
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path, self._data = path, data
-        cursor = Cursor(data, path)
-        num_tensors, num_keys = read_counts(cursor)
-        self.metadata: Mapping[str, Any] = read_metadata(cursor, num_keys)
-        _refuse_shards(path, self.metadata)
-        self.tensors: Mapping[str, TensorInfo] = _read_tensors(cursor, num_tensors, self.metadata)
-        self._header_bytes = cursor.at
+    def __init__(self, files: Sequence[FileBytes]) -> None:
+        self.path, self._files = files[0].path, files
+        headers, tensors, num_bytes = [], [], []
+        for shard, file in enumerate(files):
+            header, table, end = _read_header(file, shard)
+            headers.append(header)
+            tensors.append(table)
+            num_bytes.append(end)
+        check_shards([file.path for file in files], headers, sum(map(len, tensors)))
+        self.metadata: Mapping[str, Any] = headers[0]
+        self.tensors: Mapping[str, TensorInfo] = self._join(tensors)
+        self._header_bytes = num_bytes
 
     @property
     def architecture(self) -> str:
@@ -65,14 +62,37 @@ class GGUFFile:
 
     @cached_property
     def header_digest(self) -> str:
-        """sha256 of everything before the tensors' bytes: the identity of vocabulary, template and layout."""
-        return hashlib.sha256(self._mapped()[: self._header_bytes]).hexdigest()
+        """sha256 of everything before the tensors' bytes, of all shards: the identity of vocabulary, template and
+        layout."""
+        digest = hashlib.sha256()
+        for file, end in zip(self._files, self._header_bytes, strict=True):
+            for start in range(0, end, 1 << 20):
+                digest.update(file.read(start, min(end - start, 1 << 20)))
+        return digest.hexdigest()
 
-    def raw(self, name: str) -> np.ndarray:
-        """The stored bytes of a tensor: read-only uint8 [*shape[:-1], bytes per innermost row], not copied."""
+    def raw(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """The stored bytes of a tensor, or of its rows first..last - 1 along its slowest dimension: uint8
+        [*shape[:-1], bytes per innermost row]."""
         info = self._info(name)
-        flat = np.frombuffer(self._mapped(), np.uint8, info.num_bytes, info.offset)
-        return flat.reshape(*info.shape[:-1], -1)
+        rows = info.num_rows
+        last = rows if last is None else last
+        if not 0 <= first <= last <= rows:
+            raise ValueError(f"tensor {name} has {rows} rows, and rows {first} to {last} were asked for")
+        data = np.empty((last - first) * info.row_bytes, np.uint8)
+        self.read_into(data, name, first)
+        if len(info.shape) == 1:
+            return data
+        return data.reshape(last - first, *info.shape[1:-1], info.row_bytes // prod(info.shape[1:-1]))
+
+    def read_into(self, data: np.ndarray, name: str, first: int = 0) -> None:
+        """Fill `data` (uint8, contiguous) with the tensor's stored bytes from row `first` on: `raw` without an array of
+        its own, for who reads many pieces one after another."""
+        info = self._info(name)
+        start = first * info.row_bytes
+        if not 0 <= start <= info.num_bytes - data.nbytes:
+            raise ValueError(f"{data.nbytes} bytes from row {first} on are more than tensor {name} has")
+        if data.nbytes:
+            self._files[info.shard].read_into(data.data.cast("B"), info.offset + start)
 
     def dequantise(self, name: str) -> np.ndarray:
         """The tensor as float32 [*shape], through the `gguf` package's reference kernels."""
@@ -90,18 +110,10 @@ class GGUFFile:
             ) from None
         return np.ascontiguousarray(values, dtype=np.float32).reshape(info.shape)
 
-    def forget(self, name: str) -> None:
-        """Let go of the memory that reading a tensor took, where the system allows it. Reading it again is fine."""
-        info, page = self._info(name), mmap.PAGESIZE
-        first = -(-info.offset // page) * page
-        whole = (info.offset + info.num_bytes) // page * page - first
-        if hasattr(mmap, "MADV_DONTNEED") and whole > 0:
-            self._mapped().madvise(mmap.MADV_DONTNEED, first, whole)
-
     def close(self) -> None:
-        """Unmap the file. What was already decoded stays readable; the rest says that the file was closed."""
-        with contextlib.suppress(BufferError):  # an array from `raw` still looks in: the mapping goes with it
-            self._data.close()
+        """Let go of the files. What was already read stays; the rest says that the file was closed."""
+        for file in self._files:
+            file.close()
 
     def __enter__(self) -> GGUFFile:
         return self
@@ -111,104 +123,61 @@ class GGUFFile:
     ) -> None:
         self.close()
 
-    def _mapped(self) -> mmap.mmap:
-        if self._data.closed:
-            raise ValueError(f"{self.path} was closed")
-        return self._data
-
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:
             raise FileFormatError(f"{self.path} has no tensor named {name}", f"it has {len(self.tensors)} others")
         return self.tensors[name]
 
+    def _join(self, tensors: Sequence[Mapping[str, TensorInfo]]) -> dict[str, TensorInfo]:
+        joined: dict[str, TensorInfo] = {}
+        for of_shard in tensors:
+            for name, info in of_shard.items():
+                if name in joined:
+                    one, other = (self._files[shard].path for shard in (joined[name].shard, info.shard))
+                    raise FileFormatError(f"tensor {name} is in two shards", f"{one} and {other}", "fetch them again")
+                joined[name] = info
+        return joined
+
 
 def open_gguf(path: str | Path) -> GGUFFile:
-    """Map `path` and check its whole header.
+    """Open a GGUF file, or the model that a shard or a directory of shards belongs to, and check all of its header.
 
-    Raises UnknownModelError if there is no such file, FileFormatError if it is truncated, damaged or something
-    else, UnsupportedModelError for a version, tensor type or shard layout that is not served.
+    Raises UnknownModelError if there is no such file, or a shard is missing; FileFormatError if a file is truncated,
+    damaged, something else, or shards do not belong together; UnsupportedModelError for a version or tensor type that
+    is not served.
     """
-    path = Path(path)
+    path, files = Path(path), list[FileBytes]()
     try:
-        with path.open("rb") as file:
-            start = file.read(64)
-            if start[: len(MAGIC)] != MAGIC:
-                raise _foreign(path, start)
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise UnknownModelError(f"there is no file {path}", "", "check the path, or see: forerun models") from None
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
-    try:
-        return GGUFFile(path, data)
-    except BaseException:
-        data.close()
+        for shard in shard_paths(path):
+            files.append(FileBytes(shard))
+        return GGUFFile(files)
+    except BaseException as error:
+        for file in files:
+            file.close()
+        if isinstance(error, OSError) and not isinstance(error, ForerunError):
+            raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
         raise
 
 
-def _foreign(path: Path, start: bytes) -> FileFormatError:
+def _read_header(file: FileBytes, shard: int) -> tuple[Mapping[str, Any], dict[str, TensorInfo], int]:
+    """(metadata, tensors, bytes before the padding) of one file."""
+    try:
+        _check_start(file)
+        cursor = Cursor(file)
+        num_tensors, num_keys = read_counts(cursor)
+        metadata = read_metadata(cursor, num_keys)
+        return metadata, read_tensors(cursor, num_tensors, metadata, shard), cursor.at
+    except FileFormatError as error:
+        if is_piece(file.path):
+            raise piece_error(file.path, error.fact) from error
+        raise
+
+
+def _check_start(file: FileBytes) -> None:
+    """Refuse what is no GGUF file, and say what it is."""
+    start = file.read(0, min(64, file.size))
+    if start[: len(MAGIC)] == MAGIC:
+        return
     guess = next((what for magic, what in FOREIGN if start.lower().startswith(magic)), None)
     found = "it is empty" if not start else f"it looks like {guess}" if guess else f"it begins with {start[:8]!r}"
-    return FileFormatError(f"{path} is not a GGUF file", found, "give a .gguf file or a transformers directory")
-
-
-def _refuse_shards(path: Path, metadata: Mapping[str, Any]) -> None:
-    """A shard alone is not a model; a file split into one piece is."""
-    count = metadata.get("split.count", 1)
-    if isinstance(count, int) and count > 1:
-        raise UnsupportedModelError(
-            f"{path} is one of {count} shards",
-            "models in several files are not served yet",
-            f"join them: llama-gguf-split --merge {path} MERGED.gguf",
-        )
-
-
-def _read_tensors(cursor: Cursor, num_tensors: int, metadata: Mapping[str, Any]) -> dict[str, TensorInfo]:
-    """The tensor table; every tensor is checked to be aligned, inside the file, and apart from the others."""
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment & (alignment - 1) or not 1 <= alignment <= 1 << 20:
-        raise cursor.broken(f"general.alignment is {alignment!r}, which is no power of two")
-    infos = [_read_tensor(cursor, index, alignment) for index in range(num_tensors)]
-    base = -(-cursor.at // alignment) * alignment
-    tensors: dict[str, TensorInfo] = {}
-    for name, shape, type_name, num_bytes, offset in infos:
-        if name in tensors:
-            raise cursor.broken(f"two tensors are named {name}")
-        tensors[name] = TensorInfo(name, shape, type_name, num_bytes, base + offset)
-    end = base
-    for info in sorted(tensors.values(), key=lambda info: info.offset):
-        if info.offset < end:
-            raise cursor.broken(f"tensor {info.name} overlaps the tensor before it")
-        end = info.offset + info.num_bytes
-        if end > cursor.size:
-            raise cursor.broken(f"tensor {info.name} ends at byte {end:,}, past the end of the file")
-    return tensors
-
-
-def _read_tensor(cursor: Cursor, index: int, alignment: int) -> tuple[str, tuple[int, ...], str, int, int]:
-    """(name, shape, type, bytes, offset from the start of the data) of one entry of the table."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    name = cursor.name(f"the name of tensor {index}")
-    num_dimensions = cursor.number("<I", name)
-    if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        raise cursor.broken(f"tensor {name} has {num_dimensions} dimensions")
-    shape = tuple(cursor.number("<Q", name) for _ in range(num_dimensions))[::-1]
-    number, offset = cursor.number("<I", name), cursor.number("<Q", name)
-    try:
-        kind = GGMLQuantizationType(number)
-        per_block, block_bytes = GGML_QUANT_SIZES[kind]
-    except (ValueError, KeyError):
-        raise UnsupportedModelError(
-            f"tensor {name} has type {number}, which this version does not know",
-            f"in {cursor.path}",
-            "update the gguf package (pip install -U gguf), or use another quantisation of the model",
-        ) from None
-    num_elements = 1
-    for length in shape:
-        num_elements *= length
-    if num_elements < 1 or shape[-1] % per_block:
-        raise cursor.broken(f"tensor {name} has shape {list(shape)}, which {kind.name} cannot hold")
-    if offset % alignment:
-        raise cursor.broken(f"tensor {name} begins at {offset:,}, which is not aligned to {alignment}")
-    return name, shape, kind.name, num_elements // per_block * block_bytes, offset
+    raise FileFormatError(f"{file.path} is not a GGUF file", found, "give a .gguf file or a transformers directory")

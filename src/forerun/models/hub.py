@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.errors import FileFormatError, UnknownModelError, UnsupportedModelError
+from forerun.models.gguf_shards import shard_names
 from forerun.models.hub_errors import endpoint, hub_errors
 from forerun.models.store import is_safe_relative
 
-SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 _SNAPSHOT = re.compile(
     r"[^/]+\.(safetensors|json|jinja)|tokenizer[^/]*\.(model|txt)|(vocab|merges)\.txt|(spiece|sentencepiece\.bpe)\.model"
     r"|[^/]+\.tiktoken|additional_chat_templates/[^/]+\.jinja"
@@ -42,14 +43,17 @@ class Repository:
                 return item
         raise UnknownModelError(
             f"the repository {self.name} has no file {name!r}",
-            f"it has {_listing(self.ggufs) or 'no .gguf file'}",
-            f"name one of them as {self.name}:FILE" if self.ggufs else f"use {self.name} for the whole repository",
+            f"it has {_listing(self.gguf_models) or 'no .gguf file'}",
+            f"name one of them as {self.name}:FILE"
+            if self.gguf_models
+            else f"use {self.name} for the whole repository",
         )
 
     @property
-    def ggufs(self) -> tuple[RemoteFile, ...]:
-        """Every .gguf file, shards included."""
-        return tuple(item for item in self.files if item.name.lower().endswith(".gguf"))
+    def gguf_models(self) -> tuple[str, ...]:
+        """Every GGUF model by its file, a split one once, by the name of its first shard."""
+        names = [item.name for item in self.files if item.name.lower().endswith(".gguf")]
+        return tuple(dict.fromkeys((full_shard_names(name) or (name,))[0] for name in names))
 
     def snapshot(self) -> tuple[RemoteFile, ...]:
         """The files of a transformers directory: safetensors, json, tokenizer and template files, never code.
@@ -76,8 +80,9 @@ class Repository:
         return tuple(chosen)
 
 
-def choose_gguf(repository: Repository, file: str | None) -> RemoteFile | None:
-    """The one GGUF file that `file` (None: the bare repository name) means; None if a snapshot is meant."""
+def choose_gguf(repository: Repository, file: str | None) -> tuple[RemoteFile, ...] | None:
+    """The files of the one GGUF model that `file` (None: the bare repository name) means: one, or all its shards in
+    order; None if a snapshot is meant."""
     if file is not None:
         item = repository.file(file)
         if not file.lower().endswith(".gguf"):
@@ -86,41 +91,42 @@ def choose_gguf(repository: Repository, file: str | None) -> RemoteFile | None:
                 f"in {repository.name}",
                 f"use {repository.name} for all its weights",
             )
-        refuse_shard(item.name)
-        return item
-    if len(repository.ggufs) == 1:
-        refuse_shard(repository.ggufs[0].name)
-        return repository.ggufs[0]
-    whole = [item for item in repository.ggufs if not is_shard(item.name)]
-    if repository.ggufs and not whole:
-        refuse_shard(repository.ggufs[0].name)
-    if whole:
+        return _shards(repository, item.name)
+    models = repository.gguf_models
+    if len(models) == 1:
+        return _shards(repository, models[0])
+    if models:
         raise UnknownModelError(
-            f"the repository {repository.name} has {len(repository.ggufs)} .gguf files",
-            _listing(repository.ggufs),
-            f"name one, such as {repository.name}:{whole[0].name}",
+            f"the repository {repository.name} has {len(models)} GGUF models",
+            _listing(models),
+            f"name one, such as {repository.name}:{models[0]}",
         )
     return None
 
 
-def is_shard(name: str) -> bool:
-    """Whether the name is that of one piece of a split GGUF (1 of 1 is whole)."""
-    match = SHARD.search(name)
-    return match is not None and int(match[2]) != 1
-
-
-def refuse_shard(name: str) -> None:
-    """Split GGUF files are not served yet: say so by name, before anything is fetched."""
-    if is_shard(name):
-        raise UnsupportedModelError(
-            f"{name} is one piece of a split GGUF, which is not supported yet",
-            "",
-            "merge the pieces into one file (llama-gguf-split --merge), or use a smaller quantisation",
+def _shards(repository: Repository, name: str) -> tuple[RemoteFile, ...]:
+    """The files of the model that `name` is, or is a shard of."""
+    listed = {item.name: item for item in repository.files}
+    names = full_shard_names(name) or (name,)
+    missing = [one for one in names if one not in listed]
+    if missing:
+        raise UnknownModelError(
+            f"the repository {repository.name} lacks {len(missing)} of the {len(names)} shards of {name}",
+            f"the first is {missing[0]}",
+            "choose another file",
         )
+    return tuple(listed[one] for one in names)
 
 
-def _listing(files: tuple[RemoteFile, ...]) -> str:
-    return ", ".join(f"{item.name} (shard)" if is_shard(item.name) else item.name for item in files)
+def full_shard_names(name: str) -> tuple[str, ...]:
+    """The paths of all shards of the model that the file `name` of a repository is a shard of; none if it is whole."""
+    folder, slash, base = name.rpartition("/")
+    return tuple(f"{folder}{slash}{one}" for one in shard_names(base))
+
+
+def _listing(models: Sequence[str]) -> str:
+    counts = {name: len(full_shard_names(name)) for name in models}
+    return ", ".join(f"{name} ({count} shards)" if count else name for name, count in counts.items())
 
 
 def inspect(name: str) -> Repository:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from forerun.errors import ChecksumError, FileFormatError
-from forerun.models.hub import RemoteFile, Repository, choose_gguf, inspect, refuse_shard
+from forerun.models.hub import RemoteFile, Repository, choose_gguf, full_shard_names, inspect
 from forerun.models.local import check_gguf
 from forerun.models.progress import Progress
 from forerun.models.records import (
@@ -32,6 +33,8 @@ from forerun.models.store import (
     partial_path,
 )
 from forerun.models.transfer import fetch, matches
+
+SNAPSHOT = "snapshot"
 
 
 def fetch_registered(entry: Entry, item: HubFile, partial: Path, progress: Progress) -> None:
@@ -59,8 +62,6 @@ def from_hub(name: str, repository: str, file: str | None, offline: bool, progre
     """
     if file is not None and not is_safe_relative(file):
         raise FileFormatError(f"{file!r} is not a path inside a repository", f"in {name}")
-    if file is not None:
-        refuse_shard(file)
     directory = models_directory() / "hub" / repository.replace("/", "--")
     with disk_errors(directory):
         cached = _cached(name, directory, file, lambda path: find_unlocked(path, None, offline=offline))
@@ -76,68 +77,105 @@ def from_hub(name: str, repository: str, file: str | None, offline: bool, progre
         listed = inspect(repository)
         gguf = choose_gguf(listed, file)
         if gguf is not None:
-            return _pull_gguf(name, listed, gguf, directory, file is None, progress)
+            pull = _pull_gguf if len(gguf) == 1 else _pull_shards
+            return pull(name, listed, gguf, directory, file is None, progress)
         return _pull_snapshot(name, listed, directory, progress)
 
 
 def _cached(name: str, directory: Path, file: str | None, find: Callable[[Path], Record | None]) -> ModelFiles | None:
     """What the cache has under this name. Without a file, the records say which one the bare name meant."""
     if file is not None:
-        candidates = [directory / "gguf" / file]
+        candidates = [directory / "gguf" / (full_shard_names(file) or (file,))[0]]
     else:
-        placed = [directory / "snapshot", *sorted((directory / "gguf").rglob("*.gguf"))]
+        placed = [directory / SNAPSHOT, *sorted((directory / "gguf").rglob("*.gguf"))]
         candidates = [path for path in placed if (record := read_record(path)) is not None and record.default]
     for path in candidates:
         record = find(path)
         if record is not None:
+            if path.is_dir() and path.name != SNAPSHOT:
+                return ModelFiles(name, path / path.name, "gguf", "cache", record.licence)
             return ModelFiles(name, path, "transformers" if path.is_dir() else "gguf", "cache", record.licence)
     return None
 
 
 def _pull_gguf(
-    name: str, repository: Repository, file: RemoteFile, directory: Path, default: bool, progress: Progress
+    name: str,
+    repository: Repository,
+    files: tuple[RemoteFile, ...],
+    directory: Path,
+    default: bool,
+    progress: Progress,
 ) -> ModelFiles:
+    (file,) = files
     final = directory / "gguf" / file.name
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(final, file.sha256 or file.blob or repository.revision)
-    _announce(name, repository, (file,), partial.stat().st_size if partial.exists() else 0, directory, progress)
+    _announce(name, repository, files, partial.stat().st_size if partial.exists() else 0, directory, progress)
     sha256 = fetch(repository, file, partial, progress)
-    try:
-        check_gguf(partial)
-    except FileFormatError as error:
-        partial.unlink()
-        raise FileFormatError(
-            f"{file.name} of {repository.name} is not a GGUF file", error.fact, "choose another file"
-        ) from error
+    _check_pulled(partial, repository, file)
     source = f"hub:{repository.name}"
-    files = (describe(partial, final.name, sha256),)
-    place(partial, final, Record(source, repository.licence, files, repository.revision, default))
+    records = (describe(partial, final.name, sha256),)
+    place(partial, final, Record(source, repository.licence, records, repository.revision, default))
     return ModelFiles(name, final, "gguf", source, repository.licence)
+
+
+def _pull_shards(
+    name: str,
+    repository: Repository,
+    files: tuple[RemoteFile, ...],
+    directory: Path,
+    default: bool,
+    progress: Progress,
+) -> ModelFiles:
+    """All shards of a split model, in a directory of their own (called like the first shard) with one record."""
+    final = directory / "gguf" / files[0].name
+    version = hashlib.sha256("".join(file.sha256 or file.blob or repository.revision for file in files).encode())
+    staging = partial_path(final, version.hexdigest())
+    records = _gather_all(name, repository, files, staging, directory, progress)
+    for file in files:
+        _check_pulled(staging / PurePosixPath(file.name).name, repository, file)
+    source = f"hub:{repository.name}"
+    place(staging, final, Record(source, repository.licence, records, repository.revision, default))
+    return ModelFiles(name, final / final.name, "gguf", source, repository.licence)
 
 
 def _pull_snapshot(name: str, repository: Repository, directory: Path, progress: Progress) -> ModelFiles:
     """All files of one commit, gathered in a directory of their own that appears under its name when whole."""
     wanted = repository.snapshot()
-    final = directory / "snapshot"
+    final = directory / SNAPSHOT
     staging = partial_path(final, repository.revision)
-    staging.mkdir(parents=True, exist_ok=True)
-    present = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
-    _announce(name, repository, wanted, present, directory, progress)
-    records = tuple(_gather(repository, file, staging, progress) for file in wanted)
-    names = {file.name for file in wanted}
+    records = _gather_all(name, repository, wanted, staging, directory, progress)
+    names = {file.name for file in records}
     for path in staging.rglob("*"):
         if path.is_file() and path.relative_to(staging).as_posix() not in names:
             path.unlink()
     source = f"hub:{repository.name}"
     place(staging, final, Record(source, repository.licence, records, repository.revision, True))
-    for stale in directory.glob("snapshot.*.partial"):
+    for stale in directory.glob(f"{SNAPSHOT}.*.partial"):
         shutil.rmtree(stale, ignore_errors=True)
     return ModelFiles(name, final, "transformers", source, repository.licence)
 
 
-def _gather(repository: Repository, file: RemoteFile, staging: Path, progress: Progress) -> FileRecord:
-    """One file of a snapshot in `staging`; one that an interrupted pull finished is only hashed again."""
-    path = staging / file.name
+def _gather_all(
+    name: str,
+    repository: Repository,
+    files: tuple[RemoteFile, ...],
+    staging: Path,
+    directory: Path,
+    progress: Progress,
+) -> tuple[FileRecord, ...]:
+    """All of `files` in `staging`, under one bar. Shards of one folder lie in it without that folder's name."""
+    staging.mkdir(parents=True, exist_ok=True)
+    present = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
+    _announce(name, repository, files, present, directory, progress)
+    are_shards = bool(full_shard_names(files[0].name))
+    names = [PurePosixPath(file.name).name if are_shards else file.name for file in files]
+    return tuple(_gather(repository, file, name, staging, progress) for file, name in zip(files, names, strict=True))
+
+
+def _gather(repository: Repository, file: RemoteFile, name: str, staging: Path, progress: Progress) -> FileRecord:
+    """One file as `name` in `staging`; one that an interrupted pull finished is only hashed again."""
+    path = staging / name
     path.parent.mkdir(parents=True, exist_ok=True)
     sha256 = matches(path, file) if path.is_file() else None
     if sha256 is None:
@@ -146,7 +184,18 @@ def _gather(repository: Repository, file: RemoteFile, staging: Path, progress: P
         partial.replace(path)
     else:
         progress.advance(path.stat().st_size)
-    return describe(path, file.name, sha256)
+    return describe(path, name, sha256)
+
+
+def _check_pulled(path: Path, repository: Repository, file: RemoteFile) -> None:
+    """Remove what is no GGUF file."""
+    try:
+        check_gguf(path)
+    except FileFormatError as error:
+        path.unlink()
+        raise FileFormatError(
+            f"{file.name} of {repository.name} is not a GGUF file", error.fact, "choose another file"
+        ) from error
 
 
 def _announce(
@@ -160,7 +209,8 @@ def _announce(
     """Check the room, and say what comes from where under which licence."""
     total = sum(file.size or 0 for file in files)
     ensure_space(directory, max(0, total - present), name)
-    what = files[0].name if len(files) == 1 else f"{len(files)} files"
+    kind = "shards" if full_shard_names(files[0].name) else "files"
+    what = files[0].name if len(files) == 1 else f"{len(files)} {kind}"
     progress.note(
         f"{name}: {what}, {megabytes(total)} from hub:{repository.name} at commit {repository.revision[:12]}, "
         f"licence {repository.licence or 'not stated'}"

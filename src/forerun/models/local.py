@@ -1,4 +1,4 @@
-"""Models the user already has: a GGUF file, or a transformers directory. Looked at, never copied or changed."""
+"""Models the user already has: a GGUF file (or its shards), or a transformers directory. Looked at, never changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from forerun.errors import FileFormatError, ForerunError, ModelError, UnknownModelError
-from forerun.models.hub import refuse_shard
+from forerun.models.gguf_shards import has_shards_only, is_piece, piece_error, shard_paths
 from forerun.models.store import ModelFiles
 
 MAGIC = b"GGUF"
@@ -18,12 +18,13 @@ def local(name: str) -> ModelFiles | None:
     """The model at path `name`, or None if `name` is no path: neither there nor written like one."""
     try:
         path = Path(name).expanduser()
-        if path.is_dir():
+        if path.is_dir() and not (has_shards_only(path) and not (path / "config.json").exists()):
             return ModelFiles(name, _transformers_directory(path), "transformers", "local", None)
         if path.exists():
-            refuse_shard(path.name)
-            check_gguf(path)
-            return ModelFiles(name, path, "gguf", "local", None)
+            shards = shard_paths(path)
+            for shard in shards:
+                check_gguf(shard)
+            return ModelFiles(name, shards[0], "gguf", "local", None)
     except ForerunError:
         raise
     except PermissionError as error:
@@ -51,6 +52,8 @@ def check_gguf(path: Path) -> None:
     if not header:
         raise FileFormatError(f"{path} is empty", "it was truncated to nothing", "fetch the file again")
     if not MAGIC.startswith(header[:4]):
+        if is_piece(path):
+            raise piece_error(path, f"it begins with {header[:4]!r} where a GGUF file begins with {MAGIC!r}")
         raise FileFormatError(
             f"{path} is not a GGUF file",
             f"it begins with {header[:4]!r} where a GGUF file begins with {MAGIC!r}",

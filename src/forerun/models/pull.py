@@ -94,7 +94,8 @@ def _registered(entry: Entry, hub_allowed: bool, mirror_allowed: bool, progress:
         entry.path.parent.mkdir(parents=True, exist_ok=True)
         staged = partial_path(entry.path, entry.sha256)
         failures: list[tuple[str, ModelError]] = []
-        for source, fetch in _sources(entry, hub_allowed, mirror_allowed, progress):
+        sources = list(_sources(entry, hub_allowed, mirror_allowed, progress))
+        for index, (source, fetch) in enumerate(sources):
             try:
                 fetch(staged)
                 _check(staged, entry, source)
@@ -104,8 +105,9 @@ def _registered(entry: Entry, hub_allowed: bool, mirror_allowed: bool, progress:
             except DiskFullError:
                 raise
             except ModelError as error:
-                progress.note(f"{source}: {error}")
                 failures.append((source, error))
+                if index + 1 < len(sources):  # the last failure is the error's to tell
+                    progress.note(f"{source}: {error.fact}; trying {sources[index + 1][0]}")
         raise _all_failed(entry, failures, mirror_allowed)
 
 
@@ -134,8 +136,5 @@ def _all_failed(entry: Entry, failures: list[tuple[str, ModelError]], mirror_all
     if entry.mirror and not mirror_allowed:
         remedies.append(f"or add --mirror (FORERUN_MIRROR=1) to try {mirror_source(entry.mirror)}")
     remedies.append(f"or give the path of a local .gguf file instead of {entry.name}")
-    return kind(
-        f"{entry.name} could not be fetched",
-        "".join(f"\n  {source}: {error}" for source, error in failures) + "\n",
-        ", ".join(remedies),
-    )
+    reasons = "".join(f"\n  {source}: {error}" for source, error in failures)
+    return kind(f"{entry.name} could not be fetched:{reasons}\n", "", ", ".join(remedies))

@@ -4,6 +4,7 @@ FORERUN_HOME/
   locks/KEY.lock                            one pull per model at a time, across processes
   models/NAME/FILE.gguf                     a registered model
   models/hub/ORG--REPO/gguf/FILE.gguf       one file of a Hub repository
+  models/hub/ORG--REPO/gguf/FIRST.gguf/     all shards of a split one, under the first one's name
   models/hub/ORG--REPO/snapshot/            a transformers directory
   …/FILE.json                               its record (records.py): size, mtime, sha256, source, licence
   …/FILE.HASH.partial                       the beginning of the bytes whose hash begins with HASH

@@ -17,6 +17,7 @@ from typing import Any
 from forerun.errors import ParameterError, PromptError
 from forerun.models.chat import ChatTemplate, map_strings, no_template, plain, plain_messages
 from forerun.models.detokenizer import Detokenizer
+from forerun.models.gguf_shards import has_shards_only
 from forerun.models.tokenizer_parts import GUARD, TokenizerParts
 
 FROM_USERS = ("tools", "documents")
@@ -26,12 +27,12 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a GGUF file or of a transformers directory. No weights are read.
+    """The tokenizer of a GGUF file (or its shards) or of a transformers directory. No weights are read.
 
     Raises UnknownModelError, FileFormatError or UnsupportedModelError, each with what to do about it.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() and not has_shards_only(path):
         from forerun.models.directory_tokenizer import read_directory_tokenizer
 
         return Tokenizer(read_directory_tokenizer(path))

@@ -1,7 +1,7 @@
 """From a GGUF file to a NativeModel. Everything that can be refused is refused before any weight is read.
 
-Each matrix is repacked straight out of the mapped file, and its pages are let go of behind it: memory holds the packed
-weights and the tensor at hand, never two copies of the model.
+Matrices are read and repacked a few megabytes at a time, a thread reading ahead: memory holds the packed weights and
+two such pieces, never a second copy of the model or of a large tensor.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
 from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
 from forerun.runtime.native.description import SERVED, Description, describe
 from forerun.runtime.native.model import NativeModel
+from forerun.runtime.native.pieces import Piece, cut, read_ahead
 from forerun.types import Capabilities
 
 if TYPE_CHECKING:
@@ -120,36 +121,41 @@ class _Checked:
     def fill(self, advance: Callable[[int], None]) -> None:
         """Give the decoder its weights; `advance` hears of bytes read."""
         file, is_tied = self.file, self.description.model.is_tied
+        matrices: list[tuple[str, str, np.ndarray | None, int]] = []  # file name, decoder's name, order, outputs
         for name, place in self.description.tensors.items():
             if len(place.shape) == 1:
                 values = file.dequantise(name)
                 self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
-            elif name == HEAD:
-                self._set_head(name)
-            else:
-                self._set_matrix(name, place.name, file.raw(name), place.order)
-                if name == EMBEDDING and is_tied and self.head_ids is not None:
-                    self._set_head(name)
-            file.forget(name)
-            advance(file.tensors[name].num_bytes)
+                advance(file.tensors[name].num_bytes)
+                continue
+            if name != HEAD:
+                matrices.append((name, place.name, place.order, place.shape[0]))
+            if name == HEAD or (name == EMBEDDING and is_tied and self.head_ids is not None):
+                matrices.append((name, "head", self.head_ids, self.num_head_rows))
+        self._set_matrices(matrices, advance)
         try:
             self.decoder.finish()
         except ValueError as error:
             raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
 
-    def _set_head(self, name: str) -> None:
-        """The rows of `name` that the output head computes, as a matrix of their own."""
-        if self.head_ids is None:
-            self._set_matrix(name, "head", self.file.raw(name)[: self.num_head_rows], None)
-        else:
-            self._set_matrix(name, "head", self.file.raw(name), self.head_ids.astype(np.uint32))
-
-    def _set_matrix(self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None) -> None:
-        info = self.file.tensors[stored_name]
-        try:
-            self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, self.requantise)
-        except ValueError as error:
-            raise unsupported(self.file, f"tensor {stored_name}", str(error), SERVED) from error
+    def _set_matrices(
+        self, wanted: Sequence[tuple[str, str, np.ndarray | None, int]], advance: Callable[[int], None]
+    ) -> None:
+        """Read and pack matrices, given as (name in the file, name in the decoder, stored row of each output or None,
+        number of outputs)."""
+        file, pieces, heard = self.file, list[Piece](), set[str]()
+        for stored_name, name, order, num_outputs in wanted:
+            info = file.tensors[stored_name]
+            try:
+                matrix = _native.PackedMatrix(info.type_name, num_outputs, info.shape[-1], self.requantise)
+                self.decoder.set_matrix(name, matrix)
+            except ValueError as error:
+                raise unsupported(file, f"tensor {stored_name}", str(error), SERVED) from error
+            pieces += cut(matrix, file, stored_name, order, 0 if stored_name in heard else info.num_bytes)
+            heard.add(stored_name)
+        for piece, data in read_ahead(file, pieces):
+            piece.matrix.set_rows(piece.output, data, piece.order)
+            advance(piece.share)
 
 
 def _check_widths(file: GGUFFile, description: Description) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -137,23 +138,24 @@ def _decode(file: GGUFFile, name: str, config: Any, dtype: torch.dtype) -> torch
     from gguf.quants import dequantize
 
     info = file.tensors[name]
-    raw = file.raw(name)
     kind = name.split(".")[2] if name.startswith("blk.") else ""
+    num_rows, width = info.num_rows, info.row_bytes
+    whole = None
     if FAMILIES[file.architecture].interleaved and kind in ("attn_q", "attn_k"):
         heads = config.num_attention_heads if kind == "attn_q" else config.num_key_value_heads
-        rows = raw.reshape(info.shape[0], -1)
-        raw = rows[halves_apart(heads, len(rows) // heads)]
-    rows = raw.reshape(-1, raw.shape[-1]) if len(info.shape) > 1 else raw.reshape(1, -1)
-    result = torch.empty((len(rows), info.shape[-1] if len(info.shape) > 1 else info.shape[0]), dtype=dtype)
+        raw = file.raw(name).reshape(info.shape[0], -1)
+        whole = raw[halves_apart(heads, len(raw) // heads)].reshape(num_rows, width)
+    result = torch.empty((num_rows, prod(info.shape) // num_rows), dtype=dtype)
     step = max(1, SLICE // result.shape[1])
-    for start in range(0, len(rows), step):
-        piece = np.ascontiguousarray(rows[start : start + step])
+    for start in range(0, num_rows, step):
+        end = min(start + step, num_rows)
+        piece = file.raw(name, start, end) if whole is None else whole[start:end]
         try:
-            values = dequantize(piece, GGMLQuantizationType[info.type_name])
+            values = dequantize(piece.reshape(end - start, width), GGMLQuantizationType[info.type_name])
         except NotImplementedError:
             remedy = "use a Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16 file of the same model"
             raise UnsupportedModelError(f"{info.type_name} cannot be decoded", f"tensor {name}", remedy) from None
-        result[start : start + step] = torch.from_numpy(np.require(values, np.float32, "W"))
+        result[start:end] = torch.from_numpy(np.require(values, np.float32, "W")).view(end - start, -1)
     return result.view(info.shape)
 
 

@@ -208,6 +208,12 @@ def _foreign_gguf_config(file: GGUFFile) -> Any:
 
     arch = file.architecture
     served = f"served: {', '.join(FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
+    if file.metadata.get("split.count", 1) != 1:
+        raise UnsupportedModelError(
+            f"{file.path} is one of several shards of the architecture {arch!r}",
+            f"transformers, which would read it, reads whole files only; {served}",
+            f"join the shards: llama-gguf-split --merge {file.path} WHOLE.gguf",
+        )
     scaling = file.metadata.get(f"{arch}.rope.scaling.type", "none")
     factors = [name for name in file.tensors if name.startswith("rope_f")]
     if (scaling != "none" or factors) and arch != "gpt-oss":

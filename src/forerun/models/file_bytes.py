@@ -1,0 +1,98 @@
+"""A file of weights read by position: what a large file is asked for, and what it says when it shrinks meanwhile.
+
+Files are not mapped. A mapped file that somebody cuts or overwrites kills the process with SIGBUS at the next touch;
+a read of what is no longer there comes back short, and is an error like any other. Reads may come from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+from forerun.errors import FileFormatError, ModelError, UnknownModelError
+
+STEP = 1 << 26
+"""Bytes of one system call: some systems refuse 2 GiB and more."""
+
+
+class FileBytes:
+    """An open regular file. `size` is its size when it was opened.
+
+    Opening raises UnknownModelError (no such file), ModelError (no permission) or FileFormatError (a directory, a
+    device, an unreadable disk).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._handle, self._turn = path, -1, threading.Lock()
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            self._handle = os.open(path, flags)  # a pipe without O_NONBLOCK would wait for its writer
+            status = os.fstat(self._handle)
+        except FileNotFoundError:
+            raise UnknownModelError(f"there is no file {path}", "", "check the path, or see: forerun models") from None
+        except PermissionError as error:
+            if path.is_dir():  # what Windows says of directories
+                raise FileFormatError(f"{path} cannot be read: it is a directory", "", "give a file in it") from error
+            raise ModelError(f"{path} cannot be read: permission denied", "", "fix its permissions") from error
+        except (OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        if not stat.S_ISREG(status.st_mode):
+            what = "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is a device or a pipe"
+            raise FileFormatError(f"{path} cannot be read: {what}", "", "give a regular file")
+        self.size = status.st_size
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be read any more."""
+        return self._handle < 0
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """`num_bytes` from `offset` on. FileFormatError if they are no longer there."""
+        buffer = bytearray(num_bytes)
+        self.read_into(memoryview(buffer), offset)
+        return bytes(buffer)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` (bytes) with what begins at `offset`. FileFormatError if that much is no longer there."""
+        done = 0
+        while done < len(buffer):
+            count = self._read_some(buffer[done : done + STEP], offset + done)
+            if count == 0:
+                raise FileFormatError(
+                    f"{self.path} was cut while it was being read",
+                    f"it had {self.size:,} bytes when it was opened, and now ends before byte {offset + done + 1:,}",
+                    "load it again once nothing writes to it; if that fails, fetch it again",
+                )
+            done += count
+
+    def close(self) -> None:
+        """Let go of the file; reading it afterwards is a ValueError."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _read_some(self, buffer: memoryview, offset: int) -> int:
+        """One read of at most len(buffer) bytes; 0 at the file's end."""
+        if self._handle < 0:
+            raise ValueError(f"{self.path} was closed")
+        try:
+            if hasattr(os, "preadv"):
+                return os.preadv(self._handle, [buffer], offset)
+            if hasattr(os, "pread"):
+                piece = os.pread(self._handle, len(buffer), offset)
+            else:  # Windows: the position belongs to the file, so readers take turns
+                with self._turn:
+                    os.lseek(self._handle, offset, os.SEEK_SET)
+                    piece = os.read(self._handle, len(buffer))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def _unreadable(self, error: OSError | ValueError) -> FileFormatError:
+        return FileFormatError(f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}")

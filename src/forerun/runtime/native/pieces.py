@@ -1,0 +1,80 @@
+"""Matrices read from a file and repacked in pieces, while a thread reads ahead.
+
+A piece is small enough to stay in the processor's cache between reading and repacking, which is why this is as fast as
+repacking a mapped file. Memory holds two pieces beside the packed weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from forerun import _native
+from forerun.models.gguf import GGUFFile
+
+PIECE_BYTES = 1 << 21
+PANEL = 16
+"""Outputs that are repacked together: pieces hold whole panels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows first..last - 1 of tensor `name`, which become the outputs of `matrix` from `output` on: in their order, or
+    output i from row order[i] of the piece. `share`: the bytes of its tensor that are done with it."""
+
+    matrix: _native.PackedMatrix
+    name: str
+    first: int
+    last: int
+    output: int
+    order: np.ndarray | None
+    share: int
+
+
+def cut(
+    matrix: _native.PackedMatrix, file: GGUFFile, name: str, order: np.ndarray | None, num_bytes: int
+) -> Iterator[Piece]:
+    """The pieces of a matrix whose output i is row order[i] of tensor `name` (row i without an order). `num_bytes`: what
+    they add up to in `share`."""
+    info, num_outputs = file.tensors[name], matrix.num_outputs
+    most = max(PIECE_BYTES // info.row_bytes // PANEL, 1) * PANEL
+    begin = 0
+    while begin < num_outputs:
+        end = min(begin + most, num_outputs)
+        first, last, rows = begin, end, None
+        if order is not None:
+            while end - begin > PANEL and np.ptp(order[begin:end]) > 2 * most:  # rows that lie far apart
+                end = begin + max((end - begin) // 2 // PANEL, 1) * PANEL
+            chosen = order[begin:end]
+            first, last = int(chosen.min()), int(chosen.max()) + 1
+            rows = np.ascontiguousarray(chosen - first, np.uint32)
+        share = num_bytes * end // num_outputs - num_bytes * begin // num_outputs
+        yield Piece(matrix, name, first, last, begin, rows, share)
+        begin = end
+
+
+def read_ahead(file: GGUFFile, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, np.ndarray]]:
+    """Each piece with its rows (uint8 [last - first, bytes of a row], good until the next one is asked for)."""
+    if not pieces:
+        return
+    widths = [file.tensors[piece.name].row_bytes for piece in pieces]
+    largest = max((piece.last - piece.first) * width for piece, width in zip(pieces, widths, strict=True))
+    buffers = [np.empty(largest, np.uint8) for _ in range(2)]
+
+    def read(index: int) -> np.ndarray:
+        piece, width = pieces[index], widths[index]
+        rows = piece.last - piece.first
+        data = buffers[index % 2][: rows * width]
+        file.read_into(data, piece.name, piece.first)
+        return data.reshape(rows, width)
+
+    with ThreadPoolExecutor(1, "forerun-read") as pool:
+        coming = pool.submit(read, 0)
+        for index, piece in enumerate(pieces):
+            data = coming.result()
+            if index + 1 < len(pieces):
+                coming = pool.submit(read, index + 1)
+            yield piece, data
