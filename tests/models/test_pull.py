@@ -139,7 +139,7 @@ def test_split_gguf_needs_all_its_shards(tmp_path: Path, monkeypatch: pytest.Mon
 def test_pieces_of_a_file_that_was_cut_up_say_so(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf.part2of2"
     path.write_bytes(b"\x01\x02\x03\x04" * 10)
-    with pytest.raises(FileFormatError, match="one piece of a file that was cut up.*cat PIECE1 PIECE2"):
+    with pytest.raises(FileFormatError, match=r"one piece of a file that was cut up.*cat PIECE1 PIECE2"):
         resolve(path)
 
 

@@ -62,7 +62,7 @@ def write_tiny_gguf(
     rows follow. `swap` and `swap_merges` exchange tokens and merges, `types` sets token types by id, `metadata` adds
     or replaces keys ("tokenizer.ggml.pre"), and None as its value leaves a key out. `perturb` adds noise of that many
     standard deviations, drawn with another seed. `tensor_type` is F32, F16, BF16, Q4_0 or Q8_0 for the matrices.
-    `tensors_per_shard` splits the file: NAME-00001-of-0000N.gguf and so on, by the `gguf` package; the first is returned.
+    `tensors_per_shard` splits the file: NAME-00001-of-0000N.gguf and so on, by the `gguf` package; returns the first.
     """
     path = Path(path)
     values: dict[str, Any] = {

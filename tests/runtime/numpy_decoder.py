@@ -14,6 +14,21 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 
+class NumpyMatrix:
+    """In place of _native.PackedMatrix."""
+
+    def __init__(self, stored: str, num_outputs: int, num_inputs: int, requantise: bool = False) -> None:
+        self.stored, self.num_outputs = stored, num_outputs
+        self.weights = np.full((num_outputs, num_inputs), np.nan)
+
+    def set_rows(self, first: int, data: np.ndarray, order: np.ndarray | None = None) -> None:
+        values = dequantize(data, GGMLQuantizationType[self.stored]).astype(np.float64)
+        values = values if order is None else values[order]
+        assert first % 16 == 0
+        assert len(values) % 16 == 0 or first + len(values) == self.num_outputs
+        self.weights[first : first + len(values)] = values
+
+
 class NumpyDecoder:
     def __init__(self, description: dict[str, Any]) -> None:
         self.about = description
@@ -21,19 +36,9 @@ class NumpyDecoder:
         self.caches: dict[int, list[list[np.ndarray]]] = {}  # [layer][token] -> keys and values [2, kv_heads, size]
         self.starts: dict[int, int] = {}
 
-    def set_matrix(
-        self,
-        name: str,
-        stored: str,
-        data: np.ndarray,
-        num_inputs: int,
-        order: np.ndarray | None = None,
-        requantise: bool = False,
-    ) -> None:
-        values = dequantize(data, GGMLQuantizationType[stored]).astype(np.float64)
-        assert values.shape[1] == num_inputs
+    def set_matrix(self, name: str, matrix: NumpyMatrix) -> None:
         assert name not in self.weights
-        self.weights[name] = values if order is None else values[order]
+        self.weights[name] = matrix.weights
 
     def set_vector(self, name: str, values: np.ndarray) -> None:
         assert values.dtype == np.float32
@@ -41,6 +46,7 @@ class NumpyDecoder:
         self.weights[name] = values.astype(np.float64)
 
     def finish(self) -> None:
+        assert not any(np.isnan(values).any() for values in self.weights.values())
         self.weights.setdefault("head", self.weights["embedding"][: self.about["vocabulary_size"]])
         assert len(self.weights["head"]) == self.about["vocabulary_size"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.models.tiny_gguf import write_tiny_gguf
 from tests.runtime.as_gguf import write_gguf
-from tests.runtime.numpy_decoder import NumpyDecoder
+from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.tiny import tiny
 
 from forerun import _native
@@ -32,6 +32,7 @@ from forerun.types import Span
 @pytest.fixture(autouse=True)
 def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "Decoder", NumpyDecoder, raising=False)
+    monkeypatch.setattr(_native, "PackedMatrix", NumpyMatrix, raising=False)
     monkeypatch.setattr(select, "_DRIVERS", ())
 
 

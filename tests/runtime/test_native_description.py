@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.contract import check_model_contract, feed
-from tests.runtime.numpy_decoder import NumpyDecoder
+from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.stored import TYPES, rounded
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
@@ -36,6 +36,7 @@ LINEAR_KEYS = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 @pytest.fixture(autouse=True)
 def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "Decoder", NumpyDecoder, raising=False)
+    monkeypatch.setattr(_native, "PackedMatrix", NumpyMatrix, raising=False)
 
 
 def rows_of(model: NativeModel, tokens: list[int] = TOKENS) -> np.ndarray:
@@ -167,7 +168,7 @@ def test_what_is_not_understood_is_refused_before_weights_are_read(
     def never(*args: object, **settings: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(NumpyDecoder, "set_matrix", never)
+    monkeypatch.setattr(NumpyMatrix, "set_rows", never)
     path = write_gguf(tmp_path / "m.gguf", tiny("llama"), "llama", metadata=metadata, tensors=tensors)
     for refused in (check_native_model, load_native_model):
         with pytest.raises(error, match=message):

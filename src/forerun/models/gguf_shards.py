@@ -59,15 +59,17 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
     return paths
 
 
-def has_shards_only(directory: Path) -> bool:
-    """Whether the GGUF files of `directory` are shards of one model (all of them or not), and nothing else."""
+def is_split_model(directory: Path) -> bool:
+    """Whether the GGUF files of `directory` are shards of one model (all of them or not), and it is no transformers
+    directory."""
     names = _ggufs(directory)
-    return bool(names) and bool(wanted := shard_names(names[0])) and set(names) <= set(wanted)
+    wanted = set(shard_names(names[0])) if names else set()
+    return bool(wanted) and set(names) <= wanted and not (directory / "config.json").exists()
 
 
 def check_shards(paths: Sequence[Path], headers: Sequence[Mapping[str, Any]], num_tensors: int) -> None:
-    """Refuse files that are not the shards of one model, in order, with `num_tensors` in all; or one that is a shard and
-    is not named so."""
+    """Refuse files that are not the shards of one model, in order, with `num_tensors` in all; or one that is a shard
+    and is not named so."""
     first, count = headers[0], len(headers)
     if count == 1:
         if type(said := first.get("split.count", 1)) is int and said > 1:
@@ -111,11 +113,11 @@ def _ggufs(directory: Path) -> list[str]:
 
 def _first_of_directory(directory: Path) -> Path:
     names = _ggufs(directory)
-    if not has_shards_only(directory):
+    if not is_split_model(directory):
         raise FileFormatError(
             f"{directory} cannot be read: it is a directory",
             f"it has {', '.join(names[:5])}" if names else "it has no .gguf file",
-            "give the path of a .gguf file in it, or of a directory with the shards of one model and no other .gguf file",
+            "give a .gguf file in it, or a directory with the shards of one model and no other .gguf file",
         )
     return directory / names[0]
 
@@ -125,8 +127,8 @@ def _renamed(path: Path, number: Any, count: int) -> FileFormatError:
     return FileFormatError(
         f"{path} is {which} of {count} shards of a split model, and its name does not say so",
         "the other shards are found by name",
-        f"rename all shards to NAME-00001-of-{count:05}.gguf and so on and give one of them; after that, llama-gguf-split "
-        "--merge joins them, should you want one file",
+        f"rename all shards to NAME-00001-of-{count:05}.gguf and so on and give one of them; after that, "
+        "llama-gguf-split --merge makes one file of them, should you want that",
     )
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from forerun.errors import FileFormatError, ForerunError, ModelError, UnknownModelError
-from forerun.models.gguf_shards import has_shards_only, is_piece, piece_error, shard_paths
+from forerun.models.gguf_shards import is_piece, is_split_model, piece_error, shard_paths
 from forerun.models.store import ModelFiles
 
 MAGIC = b"GGUF"
@@ -18,7 +18,7 @@ def local(name: str) -> ModelFiles | None:
     """The model at path `name`, or None if `name` is no path: neither there nor written like one."""
     try:
         path = Path(name).expanduser()
-        if path.is_dir() and not (has_shards_only(path) and not (path / "config.json").exists()):
+        if path.is_dir() and not is_split_model(path):
             return ModelFiles(name, _transformers_directory(path), "transformers", "local", None)
         if path.exists():
             shards = shard_paths(path)

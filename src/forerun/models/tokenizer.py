@@ -17,7 +17,7 @@ from typing import Any
 from forerun.errors import ParameterError, PromptError
 from forerun.models.chat import ChatTemplate, map_strings, no_template, plain, plain_messages
 from forerun.models.detokenizer import Detokenizer
-from forerun.models.gguf_shards import has_shards_only
+from forerun.models.gguf_shards import is_split_model
 from forerun.models.tokenizer_parts import GUARD, TokenizerParts
 
 FROM_USERS = ("tools", "documents")
@@ -32,7 +32,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises UnknownModelError, FileFormatError or UnsupportedModelError, each with what to do about it.
     """
     path = Path(path)
-    if path.is_dir() and not has_shards_only(path):
+    if path.is_dir() and not is_split_model(path):
         from forerun.models.directory_tokenizer import read_directory_tokenizer
 
         return Tokenizer(read_directory_tokenizer(path))

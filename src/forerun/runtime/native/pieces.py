@@ -37,8 +37,8 @@ class Piece:
 def cut(
     matrix: _native.PackedMatrix, file: GGUFFile, name: str, order: np.ndarray | None, num_bytes: int
 ) -> Iterator[Piece]:
-    """The pieces of a matrix whose output i is row order[i] of tensor `name` (row i without an order). `num_bytes`: what
-    they add up to in `share`."""
+    """The pieces of a matrix whose output i is row order[i] of tensor `name` (row i without an order). `num_bytes`:
+    what they add up to in `share`."""
     info, num_outputs = file.tensors[name], matrix.num_outputs
     most = max(PIECE_BYTES // info.row_bytes // PANEL, 1) * PANEL
     begin = 0

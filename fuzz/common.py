@@ -1,0 +1,97 @@
+"""What every harness shares: what counts as a finding, where findings go, and limits on time and memory.
+
+A harness gives `main` a function of bytes. ForerunError and nothing else may come out of it. Whatever does (another
+exception, more than MAX_CPU_S of processor time, a mapping out of proportion) is written to the folder FUZZ_FINDINGS
+names, once for each place in our code, and the run goes on; crashes, sanitizer reports and large allocations end the
+process, and libFuzzer or the sanitizer writes what they were. With FUZZ_STRICT=1 the first finding ends the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+MAX_CPU_S = 5.0
+"""Processor time of one input, all threads together: wall time says little on a machine that others use too."""
+FINDINGS = Path(os.environ.get("FUZZ_FINDINGS", "findings"))
+SCRATCH = Path(os.environ.get("FUZZ_SCRATCH", "/dev/shm" if Path("/dev/shm").is_dir() else "."))
+_seen: set[str] = set()
+
+
+class HangError(BaseException):
+    """The input took too long. Not an Exception, so that nothing swallows it."""
+
+
+class ProportionError(BaseException):
+    """The input made us map far more memory than it has bytes."""
+
+
+def main(one: Callable[[bytes], None], name: str) -> None:
+    """Run `one` under libFuzzer, with the command line's options and corpus folders."""
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGPROF, _late)
+
+    def guarded(data: bytes) -> None:
+        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
+        try:
+            one(data)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            if not _is_ours(error):
+                _report(error, data, name)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    atheris.Setup(sys.argv, guarded)
+    atheris.Fuzz()
+
+
+def scratch(name: str) -> Path:
+    """A file of this process in memory."""
+    return SCRATCH / f"forerun-fuzz-{os.getpid()}-{name}"
+
+
+def check_mapped(before: int, file_bytes: int) -> None:
+    """ProportionError if the process has mapped out of proportion since `before` (from `mapped`)."""
+    grown = mapped() - before
+    if grown > (96 << 20) + 64 * file_bytes:
+        raise ProportionError(f"{grown >> 20} MiB were mapped for a file of {file_bytes} bytes")
+
+
+def mapped() -> int:
+    """Bytes of this process's mappings."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+
+
+def _late(*_: object) -> None:
+    raise HangError(f"more than {MAX_CPU_S} s")
+
+
+def _is_ours(error: BaseException) -> bool:
+    from forerun.errors import ForerunError
+
+    return isinstance(error, ForerunError)
+
+
+def _report(error: BaseException, data: bytes, name: str) -> None:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}forerun{os.sep}" in frame.filename]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    kind = f"{type(error).__name__} at {place}"
+    if kind in _seen:
+        return
+    _seen.add(kind)
+    stem = FINDINGS / f"{name}-{hashlib.sha256(kind.encode()).hexdigest()[:10]}"
+    stem.with_suffix(".input").write_bytes(data)
+    stem.with_suffix(".txt").write_text(kind + "\n" + "".join(traceback.format_exception(error))[-6000:])
+    print(f"FINDING {kind}: {str(error)[:200]}", file=sys.stderr, flush=True)
+    if os.environ.get("FUZZ_STRICT"):
+        raise error
