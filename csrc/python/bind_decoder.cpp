@@ -73,7 +73,8 @@ Description description_of(nb::dict dict) {
 }
 
 void set_matrix(Decoder& decoder, const std::string& name, const std::string& stored, Array<const uint8_t, 2> data,
-                int64_t num_inputs, std::optional<Array<const uint32_t, 1>> order, bool requantise) {
+                int64_t num_inputs, std::optional<Array<const uint32_t, 1>> order, const std::string& rounding) {
+  const Rounding how = rounding_named(rounding);
   const Stored format = stored_named(stored);
   if (num_inputs < 1) throw std::invalid_argument("matrix " + name + " has " + std::to_string(num_inputs) + " inputs");
   const size_t row_bytes = stored_row_bytes(format, size_t(num_inputs));
@@ -88,10 +89,8 @@ void set_matrix(Decoder& decoder, const std::string& name, const std::string& st
       throw std::invalid_argument("matrix " + name + " has no row " + std::to_string(order->data()[i]));
   const uint32_t* rows = order ? order->data() : nullptr;
   nb::gil_scoped_release release;
-  Pool& pool = Pool::shared();
-  decoder.set_matrix(name, requantise
-                               ? Matrix::requantise(format, data.data(), num_outputs, size_t(num_inputs), rows, pool)
-                               : Matrix::pack(format, data.data(), num_outputs, size_t(num_inputs), rows, pool));
+  decoder.set_matrix(name,
+                     Matrix::round(how, format, data.data(), num_outputs, size_t(num_inputs), rows, Pool::shared()));
 }
 
 void forward(Decoder& decoder, Array<const int64_t, 1> ids, Array<const int64_t, 1> starts,
@@ -148,8 +147,8 @@ void bind_decoder(nb::module_& module) {
            [](Decoder* self, nb::dict description) { new (self) Decoder(description_of(std::move(description))); },
            "description"_a)
       .def("set_matrix", set_matrix, "name"_a, "stored"_a, nb::arg("data").noconvert(), "num_inputs"_a,
-           nb::arg("order").noconvert() = nb::none(), "requantise"_a = false,
-           "Repacks stored rows [num_outputs, bytes]; output i is row order[i].")
+           nb::arg("order").noconvert() = nb::none(), "rounding"_a = "none",
+           "Repacks stored rows [num_outputs, bytes], rounded to none, q4, q8_0 or bf16; output i is row order[i].")
       .def("set_vector",
            [](Decoder& self, const std::string& name, Array<const float, 1> values) {
              self.set_vector(name, std::vector<float>(values.data(), values.data() + values.size()));

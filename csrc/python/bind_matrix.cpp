@@ -35,7 +35,8 @@ void check_bytes(Stored stored, const Bytes& data, size_t num_inputs) {
 }
 
 Matrix pack(const std::string& name, const Bytes& data, size_t num_inputs, const std::optional<Order>& order,
-            bool requantise) {
+            const std::string& rounding) {
+  const Rounding how = rounding_named(rounding);
   const Stored stored = stored_named(name);
   check_bytes(stored, data, num_inputs);
   const uint32_t* rows = order ? order->data() : nullptr;
@@ -45,8 +46,7 @@ Matrix pack(const std::string& name, const Bytes& data, size_t num_inputs, const
       throw std::invalid_argument("order names row " + std::to_string(rows[i]) + " of " +
                                   std::to_string(data.shape(0)));
   nb::gil_scoped_release release;
-  return (requantise ? Matrix::requantise : Matrix::pack)(stored, data.data(), num_outputs, num_inputs, rows,
-                                                          Pool::shared());
+  return Matrix::round(how, stored, data.data(), num_outputs, num_inputs, rows, Pool::shared());
 }
 
 const Kernels& kernels_of(const std::optional<std::string>& isa) {
@@ -154,9 +154,9 @@ void bind_matrix(nb::module_& module) {
           "x"_a, "isa"_a = nb::none(), "threads"_a = nb::none(),
           "x [rows, num_inputs] float32 -> [rows, num_outputs] float32.");
   module.def("pack_matrix", &pack, "stored"_a, "data"_a, "num_inputs"_a, "order"_a = nb::none(),
-             "requantise"_a = false,
-             "Repacks stored weights (uint8 [rows, bytes of a row]); `order` names the row of each output. ValueError "
-             "where shapes or formats do not fit.");
+             "rounding"_a = "none",
+             "Repacks stored weights (uint8 [rows, bytes of a row]), rounded to none, q4, q8_0 or bf16; `order` names "
+             "the row of each output. ValueError where shapes or formats do not fit.");
   module.def("multiply", &multiply_all, "matrices"_a, "x"_a, "biases"_a = std::vector<std::optional<Vector>>(),
              "epilogue"_a = "store", "start"_a = std::vector<Floats>(), "isa"_a = nb::none(), "threads"_a = nb::none(),
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "

@@ -62,6 +62,27 @@ void requantise_panel(Stored stored, const std::vector<const uint8_t*>& rows, si
   }
 }
 
+// One stored row to a lane of a panel of kQ8_0 or kBFloat16, rounded.
+void round_row(Layout layout, Stored stored, const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel) {
+  std::vector<float> weights(num_inputs);
+  decode_row(stored, row, num_inputs, weights.data());
+  if (layout == Layout::kBFloat16) {
+    std::vector<uint16_t> rounded(num_inputs);
+    for (size_t k = 0; k < num_inputs; ++k) rounded[k] = float_to_bf16(weights[k]);
+    return write_lane<uint16_t>(reinterpret_cast<const uint8_t*>(rounded.data()), num_inputs, lane, panel);
+  }
+  Codes codes;
+  const float* from = weights.data();
+  for (size_t left = num_inputs / kGroup; left > 0;) {
+    const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
+    round_to_q8_0(from, count, codes);
+    write_tile(layout, codes, count, lane, panel);
+    from += count * kGroup;
+    panel += tile_bytes(layout, count);
+    left -= count;
+  }
+}
+
 MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
   if (num_outputs == 0 || num_inputs == 0)
     throw std::invalid_argument("a matrix of " + std::to_string(num_outputs) + " x " + std::to_string(num_inputs) +
@@ -139,6 +160,25 @@ Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs
   fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
        [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
          requantise_panel(stored, rows, num_inputs, panel);
+       });
+  return matrix;
+}
+
+Matrix Matrix::round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
+                     const uint32_t* order, Pool& pool) {
+  if (rounding == Rounding::kQ4) return requantise(stored, data, num_outputs, num_inputs, order, pool);
+  const Layout layout = rounding == Rounding::kQ8_0 ? Layout::kQ8_0 : Layout::kBFloat16;
+  if (rounding == Rounding::kNone || layout_of(stored) == layout)
+    return pack(stored, data, num_outputs, num_inputs, order, pool);
+  const size_t row_bytes = stored_row_bytes(stored, num_inputs);
+  if (layout == Layout::kQ8_0 && num_inputs % kGroup != 0)
+    throw std::invalid_argument("weights are rounded to Q8_0 by 32 but a row has " + std::to_string(num_inputs));
+  Matrix matrix;
+  matrix.view_ = view_of(layout, num_outputs, num_inputs);
+  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+       [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
+         for (size_t lane = 0; lane < rows.size(); ++lane)
+           round_row(layout, stored, rows[lane], num_inputs, lane, panel);
        });
   return matrix;
 }

@@ -13,6 +13,12 @@ namespace forerun {
 
 struct Kernels;  // kernels/table.h
 
+// What weights may be rounded to while they are packed.
+enum class Rounding : uint8_t { kNone, kQ4, kQ8_0, kBF16 };
+
+// "none", "q4", "q8_0" or "bf16"; throws std::invalid_argument for another name.
+Rounding rounding_named(const std::string& name);
+
 class Matrix {
  public:
   // Repacks [num_outputs, num_inputs] stored weights (rows one after the other), in parallel, their values unchanged.
@@ -24,6 +30,11 @@ class Matrix {
   // models, whose exactness does not depend on their weights. `num_inputs` must be a multiple of 32.
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
+
+  // As `pack`, each weight rounded first: kQ4 as `requantise`, kQ8_0 as GGUF files have it, kBF16 to nearest even. The
+  // rows of a panel are rounded by the thread that packs it: there is never a second copy of the matrix.
+  static Matrix round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
+                      const uint32_t* order, Pool& pool);
 
   const MatrixView& view() const { return view_; }
   size_t num_outputs() const { return view_.num_outputs; }

@@ -19,7 +19,7 @@ class Decoder:
         data: NDArray[np.uint8],
         num_inputs: int,
         order: NDArray[np.uint32] | None = None,
-        requantise: bool = False,
+        rounding: str = "none",
     ) -> None: ...
     def set_vector(self, name: str, values: NDArray[np.float32]) -> None: ...
     def finish(self) -> None: ...
@@ -62,7 +62,7 @@ def pack_matrix(
     data: NDArray[np.uint8],
     num_inputs: int,
     order: NDArray[np.uint32] | None = None,
-    requantise: bool = False,
+    rounding: str = "none",
 ) -> PackedMatrix: ...
 def multiply(
     matrices: Sequence[PackedMatrix],

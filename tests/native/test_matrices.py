@@ -295,6 +295,6 @@ def test_refusals_name_the_fact():
     with pytest.raises(ValueError, match="mmx"):
         pack("Q4_K", stored, 512).multiply(np.zeros((1, 512), np.float32), isa="mmx")
     with pytest.raises(ValueError, match="by 32 but a row has 7"):
-        pack("F32", np.zeros((2, 28), np.uint8), 7, requantise=True)
+        pack("F32", np.zeros((2, 28), np.uint8), 7, rounding="q4")
     with pytest.raises(ValueError, match="0 rows"):
         pack("Q4_K", stored, 512).multiply(np.zeros((0, 512), np.float32))

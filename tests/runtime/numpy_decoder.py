@@ -13,6 +13,15 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def capped(x: np.ndarray, limit: float) -> np.ndarray:
+    return np.tanh(x / limit) * limit if limit else x
+
 
 class NumpyDecoder:
     def __init__(self, description: dict[str, Any]) -> None:
@@ -28,8 +37,9 @@ class NumpyDecoder:
         data: np.ndarray,
         num_inputs: int,
         order: np.ndarray | None = None,
-        requantise: bool = False,
+        rounding: str = "none",
     ) -> None:
+        assert rounding in ("none", "q4")  # which it does not follow
         values = dequantize(data, GGMLQuantizationType[stored]).astype(np.float64)
         assert values.shape[1] == num_inputs
         assert name not in self.weights
@@ -81,7 +91,8 @@ class NumpyDecoder:
             own = np.arange(-1, count - 1) if parents is None else parents[at : at + count]
             hidden = self._span(id, start, tokens[at : at + count], own)
             hidden = self._norm(hidden[count - wanted :], "norm")
-            out[row : row + wanted] = hidden @ self.weights["head"].T
+            logits = hidden @ self.weights["head"].T * self.about["logit_scale"]
+            out[row : row + wanted] = capped(logits, self.about["logit_softcap"])
             at, row = at + count, row + wanted
         assert (at, row) == (len(tokens), len(out))
 
@@ -99,46 +110,62 @@ class NumpyDecoder:
             seen[i] = seen[parent] if parent >= 0 else np.arange(start + count) < start
             seen[i, start + i] = True
             depths[i] = 0 if parent < 0 else depths[parent] + 1
-        angles = (start + depths)[:, None] * np.asarray(self.about["rope_frequencies"], dtype=np.float64)
-        x = self.weights["embedding"][tokens]
+        positions = (start + depths)[:, None]
+        x = self.weights["embedding"][tokens] * self.about["embedding_scale"]
         for i in range(self.about["num_layers"]):
-            x = x + self._attention(
-                f"layers.{i}.", self._norm(x, f"layers.{i}.attention_norm"), angles, seen, self.caches[id][i]
-            )
-            h = self._norm(x, f"layers.{i}.ffn_norm")
-            gate, up = self._linear(h, f"layers.{i}.gate"), self._linear(h, f"layers.{i}.up")
-            x = x + self._linear(gate / (1 + np.exp(-gate)) * up, f"layers.{i}.down")
+            at, window, rotary = f"layers.{i}.", self.about["layer_windows"][i], self.about["layer_rotaries"][i]
+            # A token's position in the cache is its position in the text, but for tokens of a tree.
+            places = np.concatenate([np.arange(start), start + depths])
+            near = seen & (positions - places < window) if window else seen
+            turned = None
+            if rotary >= 0:
+                frequencies, scale = self.about["rotaries"][rotary]
+                turned = positions * np.asarray(frequencies, dtype=np.float64), scale
+            h = self._attention(at, self._norm(x, f"{at}attention_norm"), turned, near, self.caches[id][i])
+            x = x + self._norm(h, f"{at}attention_post_norm") * self.about["residual_scale"]
+            h = self._norm(x, f"{at}ffn_norm")
+            gate, up = self._linear(h, f"{at}gate"), self._linear(h, f"{at}up")
+            h = self._linear(ACTIVATIONS[self.about["activation"]](gate) * up, f"{at}down")
+            x = x + self._norm(h, f"{at}ffn_post_norm") * self.about["residual_scale"]
         return x
 
     def _attention(
-        self, prefix: str, h: np.ndarray, angles: np.ndarray, seen: np.ndarray, cache: list[np.ndarray]
+        self,
+        prefix: str,
+        h: np.ndarray,
+        turned: tuple[np.ndarray, float] | None,
+        seen: np.ndarray,
+        cache: list[np.ndarray],
     ) -> np.ndarray:
         heads, kv_heads, size = (self.about[name] for name in ("num_heads", "num_kv_heads", "head_size"))
-        q = self._linear(h, f"{prefix}q").reshape(-1, heads, size)
-        k = self._linear(h, f"{prefix}k").reshape(-1, kv_heads, size)
-        v = self._linear(h, f"{prefix}v").reshape(-1, kv_heads, size)
-        if f"{prefix}q_norm" in self.weights:
+        q, k = self._linear(h, f"{prefix}q"), self._linear(h, f"{prefix}k")
+        if self.weights.get(f"{prefix}q_norm", np.empty(size)).size != size:
             q, k = self._norm(q, f"{prefix}q_norm"), self._norm(k, f"{prefix}k_norm")
-        q, k = self._rotate(q, angles), self._rotate(k, angles)
+        q, k = q.reshape(-1, heads, size), k.reshape(-1, kv_heads, size)
+        v = self._linear(h, f"{prefix}v").reshape(-1, kv_heads, size)
+        if self.weights.get(f"{prefix}q_norm", np.empty(0)).size == size:
+            q, k = self._norm(q, f"{prefix}q_norm"), self._norm(k, f"{prefix}k_norm")
+        if turned is not None:
+            q, k = self._rotate(q, *turned), self._rotate(k, *turned)
         cache.extend(np.stack([k, v], axis=1))
         keys, values = np.stack(cache, axis=1)
         group = heads // kv_heads
         keys, values = keys.repeat(group, axis=1), values.repeat(group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, keys) * self.about["attention_scale"]
+        scores = capped(scores, self.about["attention_softcap"])
         scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
         return self._linear(mixed.reshape(len(h), -1), f"{prefix}o")
 
-    def _rotate(self, x: np.ndarray, angles: np.ndarray) -> np.ndarray:
-        cos, sin = (
-            np.cos(angles)[:, None] * self.about["rope_scale"],
-            np.sin(angles)[:, None] * self.about["rope_scale"],
-        )
-        first, second = np.split(x, 2, axis=-1)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    def _rotate(self, x: np.ndarray, angles: np.ndarray, scale: float) -> np.ndarray:
+        cos, sin, count = np.cos(angles)[:, None] * scale, np.sin(angles)[:, None] * scale, angles.shape[-1]
+        first, second, rest = x[..., :count], x[..., count : 2 * count], x[..., 2 * count :]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        if name not in self.weights:
+            return x
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.about["epsilon"]) * self.weights[name]
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:
