@@ -72,8 +72,15 @@ class Description:
             "context_length": context_length,
             "epsilon": model.epsilon,
             "attention_scale": model.head_size**-0.5,
-            "rope_scale": self.rope_scale,
-            "rope_frequencies": self.rope_frequencies,
+            "attention_softcap": 0.0,
+            "embedding_scale": 1.0,
+            "residual_scale": 1.0,
+            "logit_scale": 1.0,
+            "logit_softcap": 0.0,
+            "activation": "silu",
+            "rotaries": [(self.rope_frequencies, self.rope_scale)],
+            "layer_rotaries": [0] * model.num_layers,
+            "layer_windows": [0] * model.num_layers,
         }
 
 
