@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -50,6 +51,12 @@ class Fields {
   std::string known_;
 };
 
+Activation activation_named(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  throw std::invalid_argument("activation is '" + name + "': it must be silu or gelu_tanh");
+}
+
 Description description_of(nb::dict dict) {
   Description d;
   Fields fields(std::move(dict));
@@ -64,10 +71,20 @@ Description description_of(nb::dict dict) {
   fields.read("context_length", d.context_length);
   fields.read("epsilon", d.epsilon);
   fields.read("attention_scale", d.attention_scale);
-  fields.read("rope_scale", d.rope_scale);
-  Array<const double, 1> frequencies;
-  fields.read("rope_frequencies", frequencies);
-  d.rope_frequencies.assign(frequencies.data(), frequencies.data() + frequencies.size());
+  fields.read("attention_softcap", d.attention_softcap);
+  fields.read("embedding_scale", d.embedding_scale);
+  fields.read("residual_scale", d.residual_scale);
+  fields.read("logit_scale", d.logit_scale);
+  fields.read("logit_softcap", d.logit_softcap);
+  std::string activation;
+  fields.read("activation", activation);
+  d.activation = activation_named(activation);
+  std::vector<std::pair<Array<const double, 1>, float>> rotaries;
+  fields.read("rotaries", rotaries);
+  for (const auto& [frequencies, scale] : rotaries)
+    d.rotaries.push_back({{frequencies.data(), frequencies.data() + frequencies.size()}, scale});
+  fields.read("layer_rotaries", d.layer_rotaries);
+  fields.read("layer_windows", d.layer_windows);
   fields.done();
   return d;
 }

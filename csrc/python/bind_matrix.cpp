@@ -60,7 +60,8 @@ Epilogue epilogue_named(const std::string& name) {
   if (name == "store") return Epilogue::kStore;
   if (name == "add") return Epilogue::kAdd;
   if (name == "silu_multiply") return Epilogue::kSiluMultiply;
-  throw std::invalid_argument("'" + name + "' is no epilogue: store, add, silu_multiply");
+  if (name == "gelu_tanh_multiply") return Epilogue::kGeluTanhMultiply;
+  throw std::invalid_argument("'" + name + "' is no epilogue: store, add, silu_multiply, gelu_tanh_multiply");
 }
 
 std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, const Floats& x,
@@ -69,7 +70,7 @@ std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, con
                                  std::optional<int> threads) {
   const Kernels& chosen = kernels_of(isa);
   const Epilogue how = epilogue_named(epilogue);
-  const size_t rows = x.shape(0), num_results = how == Epilogue::kSiluMultiply ? 1 : matrices.size();
+  const size_t rows = x.shape(0), num_results = how == Epilogue::kStore || how == Epilogue::kAdd ? matrices.size() : 1;
   std::vector<Product> products;
   std::vector<Result> results;
   bool quantised = false;
@@ -113,6 +114,14 @@ Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, cons
   float* data = result.data();
   if (name == "silu_multiply") {
     chosen.silu_multiply(x.data(), y.data(), size, data);
+  } else if (name == "gelu_tanh_multiply") {
+    chosen.gelu_tanh_multiply(x.data(), y.data(), size, data);
+  } else if (name == "add_scaled") {  // x to y, times y's first
+    std::copy(y.data(), y.data() + size, data);
+    chosen.add_scaled(x.data(), size ? y.data()[0] : 0.0f, size, data);
+  } else if (name == "scale_and_cap") {  // y: the scale, then the cap
+    std::copy(x.data(), x.data() + size, data);
+    chosen.scale_and_cap(data, size, size ? y.data()[0] : 1.0f, size > 1 ? y.data()[1] : 0.0f);
   } else if (name == "rms_norm") {
     chosen.rms_norm(x.data(), y.data(), 1e-6f, size, data);
   } else if (name == "rotate") {  // y: cos, then sin
@@ -160,9 +169,10 @@ void bind_matrix(nb::module_& module) {
   module.def("multiply", &multiply_all, "matrices"_a, "x"_a, "biases"_a = std::vector<std::optional<Vector>>(),
              "epilogue"_a = "store", "start"_a = std::vector<Floats>(), "isa"_a = nb::none(), "threads"_a = nb::none(),
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
-             "silu_multiply (of exactly two).");
+             "silu_multiply or gelu_tanh_multiply (of exactly two).");
   module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
-             "silu_multiply, rms_norm or rotate (y: cos, then sin) of float32 vectors.");
+             "silu_multiply, gelu_tanh_multiply, add_scaled (x to y, times y[0]), scale_and_cap (y: scale, cap), rms_norm "
+             "or rotate (y: cos, then sin) of float32 vectors.");
   module.def(
       "to_half",
       [](const Vector& x) {

@@ -13,15 +13,6 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-ACTIVATIONS = {
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-}
-
-
-def capped(x: np.ndarray, limit: float) -> np.ndarray:
-    return np.tanh(x / limit) * limit if limit else x
-
 
 class NumpyDecoder:
     def __init__(self, description: dict[str, Any]) -> None:
@@ -39,7 +30,6 @@ class NumpyDecoder:
         order: np.ndarray | None = None,
         rounding: str = "none",
     ) -> None:
-        assert rounding in ("none", "q4")  # which it does not follow
         values = dequantize(data, GGMLQuantizationType[stored]).astype(np.float64)
         assert values.shape[1] == num_inputs
         assert name not in self.weights
@@ -92,7 +82,7 @@ class NumpyDecoder:
             hidden = self._span(id, start, tokens[at : at + count], own)
             hidden = self._norm(hidden[count - wanted :], "norm")
             logits = hidden @ self.weights["head"].T * self.about["logit_scale"]
-            out[row : row + wanted] = capped(logits, self.about["logit_softcap"])
+            out[row : row + wanted] = self._capped(logits, self.about["logit_softcap"])
             at, row = at + count, row + wanted
         assert (at, row) == (len(tokens), len(out))
 
@@ -105,63 +95,72 @@ class NumpyDecoder:
         self.starts[id] = start
         count = len(tokens)
         seen = np.zeros((count, start + count), dtype=bool)
-        depths = np.zeros(count)
+        positions = np.zeros(start + count, dtype=np.int64)
+        positions[:start] = np.arange(start)
         for i, parent in enumerate(parents):
             seen[i] = seen[parent] if parent >= 0 else np.arange(start + count) < start
             seen[i, start + i] = True
-            depths[i] = 0 if parent < 0 else depths[parent] + 1
-        positions = (start + depths)[:, None]
+            positions[start + i] = seen[i].sum() - 1
         x = self.weights["embedding"][tokens] * self.about["embedding_scale"]
         for i in range(self.about["num_layers"]):
-            at, window, rotary = f"layers.{i}.", self.about["layer_windows"][i], self.about["layer_rotaries"][i]
-            # A token's position in the cache is its position in the text, but for tokens of a tree.
-            places = np.concatenate([np.arange(start), start + depths])
-            near = seen & (positions - places < window) if window else seen
-            turned = None
-            if rotary >= 0:
-                frequencies, scale = self.about["rotaries"][rotary]
-                turned = positions * np.asarray(frequencies, dtype=np.float64), scale
-            h = self._attention(at, self._norm(x, f"{at}attention_norm"), turned, near, self.caches[id][i])
-            x = x + self._norm(h, f"{at}attention_post_norm") * self.about["residual_scale"]
+            at, window = f"layers.{i}.", self.about["layer_windows"][i]
+            in_window = seen
+            if window:
+                in_window = seen & (positions > positions[start:, None] - window)
+            h = self._norm(x, f"{at}attention_norm")
+            y = self._attention(i, h, positions[start:], in_window, self.caches[id][i])
+            x = x + self._norm(y, f"{at}attention_post_norm") * self.about["residual_scale"]
             h = self._norm(x, f"{at}ffn_norm")
-            gate, up = self._linear(h, f"{at}gate"), self._linear(h, f"{at}up")
-            h = self._linear(ACTIVATIONS[self.about["activation"]](gate) * up, f"{at}down")
-            x = x + self._norm(h, f"{at}ffn_post_norm") * self.about["residual_scale"]
+            y = self._linear(self._activated(self._linear(h, f"{at}gate")) * self._linear(h, f"{at}up"), f"{at}down")
+            x = x + self._norm(y, f"{at}ffn_post_norm") * self.about["residual_scale"]
         return x
 
     def _attention(
-        self,
-        prefix: str,
-        h: np.ndarray,
-        turned: tuple[np.ndarray, float] | None,
-        seen: np.ndarray,
-        cache: list[np.ndarray],
+        self, layer: int, h: np.ndarray, positions: np.ndarray, seen: np.ndarray, cache: list[np.ndarray]
     ) -> np.ndarray:
+        prefix = f"layers.{layer}."
         heads, kv_heads, size = (self.about[name] for name in ("num_heads", "num_kv_heads", "head_size"))
-        q, k = self._linear(h, f"{prefix}q"), self._linear(h, f"{prefix}k")
-        if self.weights.get(f"{prefix}q_norm", np.empty(size)).size != size:
-            q, k = self._norm(q, f"{prefix}q_norm"), self._norm(k, f"{prefix}k_norm")
-        q, k = q.reshape(-1, heads, size), k.reshape(-1, kv_heads, size)
+        q = self._head_norm(self._linear(h, f"{prefix}q"), f"{prefix}q_norm", heads, size)
+        k = self._head_norm(self._linear(h, f"{prefix}k"), f"{prefix}k_norm", kv_heads, size)
         v = self._linear(h, f"{prefix}v").reshape(-1, kv_heads, size)
-        if self.weights.get(f"{prefix}q_norm", np.empty(0)).size == size:
-            q, k = self._norm(q, f"{prefix}q_norm"), self._norm(k, f"{prefix}k_norm")
-        if turned is not None:
-            q, k = self._rotate(q, *turned), self._rotate(k, *turned)
+        table = self.about["layer_rotaries"][layer]
+        if table >= 0:
+            q, k = self._rotate(q, positions, table), self._rotate(k, positions, table)
         cache.extend(np.stack([k, v], axis=1))
         keys, values = np.stack(cache, axis=1)
         group = heads // kv_heads
         keys, values = keys.repeat(group, axis=1), values.repeat(group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, keys) * self.about["attention_scale"]
-        scores = capped(scores, self.about["attention_softcap"])
+        scores = self._capped(scores, self.about["attention_softcap"])
         scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
         return self._linear(mixed.reshape(len(h), -1), f"{prefix}o")
 
-    def _rotate(self, x: np.ndarray, angles: np.ndarray, scale: float) -> np.ndarray:
-        cos, sin, count = np.cos(angles)[:, None] * scale, np.sin(angles)[:, None] * scale, angles.shape[-1]
-        first, second, rest = x[..., :count], x[..., count : 2 * count], x[..., 2 * count :]
+    def _rotate(self, x: np.ndarray, positions: np.ndarray, table: int) -> np.ndarray:
+        """The first 2n coordinates of each head, halves n apart; the others stay."""
+        frequencies, scale = self.about["rotaries"][table]
+        angles = positions[:, None] * np.asarray(frequencies, dtype=np.float64)
+        cos, sin = np.cos(angles)[:, None] * scale, np.sin(angles)[:, None] * scale
+        n = len(frequencies)
+        first, second, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def _head_norm(self, x: np.ndarray, name: str, heads: int, size: int) -> np.ndarray:
+        """[tokens, heads, size]: normalised head by head, or all heads as one, as the weight's width says."""
+        if name in self.weights and len(self.weights[name]) > size:
+            x = self._norm(x, name)
+            return x.reshape(-1, heads, size)
+        return self._norm(x.reshape(-1, heads, size), name)
+
+    def _capped(self, x: np.ndarray, cap: float) -> np.ndarray:
+        return cap * np.tanh(x / cap) if cap else x
+
+    def _activated(self, x: np.ndarray) -> np.ndarray:
+        if self.about["activation"] == "gelu_tanh":
+            return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        assert self.about["activation"] == "silu"
+        return x / (1 + np.exp(-x))
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
         if name not in self.weights:
