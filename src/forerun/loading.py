@@ -56,9 +56,10 @@ def load(
     `runtime` and `draft_runtime` are "native" (on the CPU, weights as they are stored), "torch" (any served model, on a
     CPU or CUDA) or "auto": native for GGUF files that it serves, where neither `device` nor `dtype` asks for what torch
     alone has, and for transformers directories whose weights are to be rounded. The two may differ. `quantize` rounds
-    the target's float matrices (F32, F16, BF16) while the native runtime loads them: "q4", "q8_0" or "bf16". `device` and `dtype` are settings of torch; `dtype` "auto" takes what the
-    device computes fast. `strict` makes a row independent, bit for bit, of what shares its pass, so that text is equal
-    to plain decoding's: torch then pads every pass to one shape (slower), the native runtime is always so.
+    the target's float matrices (F32, F16, BF16) while the native runtime loads them: "q4", "q8_0" or "bf16". `device`
+    and `dtype` are settings of torch; `dtype` "auto" takes what the device computes fast. `strict` makes a row
+    independent, bit for bit, of what shares its pass, so that text is equal to plain decoding's: torch then pads every
+    pass to one shape (slower), the native runtime is always so.
 
     `context_length` and `draft_context` (tokens) lower the models' own. Cheaper drafts, none of which changes the text:
     `draft_vocabulary` cuts the draft's output head to the N most used tokens (q has no mass elsewhere; see

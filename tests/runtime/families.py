@@ -1,4 +1,4 @@
-"""Tiny models of every family that the native runtime serves, with what their GGUF files say: cases for several tests."""
+"""Tiny models of every family that the native runtime serves, with what their GGUF files say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.runtime.tiny import WINDOW
 
 @dataclass(frozen=True)
 class Case:
-    """A model of `tiny.MODELS` with `changes`, the GGUF `architecture` and what `as_gguf` cannot know of its `metadata`.
+    """A model of `tiny.MODELS` with `changes`, its GGUF `architecture`, and the metadata that `as_gguf` cannot know.
     `loading`: settings that both sides need to be alike."""
 
     name: str

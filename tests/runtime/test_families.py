@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
-from tests.runtime.contract import check_model_contract, feed
+from tests.runtime.contract import feed
 from tests.runtime.families import CASES, Case
 from tests.runtime.numpy_decoder import NumpyDecoder
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny

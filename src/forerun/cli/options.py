@@ -85,8 +85,8 @@ class Loading(Group):
         str | None,
         flag(
             "--runtime",
-            "native (on the CPU), torch, or auto: native for GGUF files and with --quantize, unless --device or --dtype "
-            "ask for torch (default: auto)",
+            "native (on the CPU), torch, or auto: native for GGUF files and with --quantize, unless --device or "
+            "--dtype ask for torch (default: auto)",
             MODELS,
             "RUNTIME",
         ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forerun.models.decoder_model import NORMS_AFTER, NORMS_BEFORE, HeadNorms
+from forerun.models.decoder_model import NORMS_AFTER, NORMS_BEFORE, Activation, HeadNorms
 
 _PLAIN = """
     model_type architectures transformers_version torch_dtype dtype use_cache initializer_range attention_dropout
@@ -21,7 +21,7 @@ KEYS = frozenset(_PLAIN.split())
 """What every config.json may say: what is read here, and what does not change a row of logits."""
 HARMLESS_PREFIXES = ("_", "unsloth")
 
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _ATTENTION, _FEED_FORWARD = frozenset({"q", "k", "v", "o"}), frozenset({"gate", "up", "down"})
 BIASES: Mapping[str, frozenset[str]] = {"attention_bias": _ATTENTION, "mlp_bias": _FEED_FORWARD}
 """Settings that give matrices biases."""

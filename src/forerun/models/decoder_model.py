@@ -21,6 +21,7 @@ NORMS_AFTER = ("attention_post_norm", "ffn_post_norm")
 """A layer's norms: of what attention and feed-forward read, and of what they add."""
 
 HeadNorms = Literal["none", "each head", "all heads"]
+Activation = Literal["silu", "gelu_tanh"]
 RopeKind = Literal["default", "linear", "yarn", "llama3", "longrope"]
 
 
@@ -91,7 +92,7 @@ class DecoderModel:
     head_norms: HeadNorms = "none"
     norm_offset: float = 0.0
     interleaved: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forerun.models.decoder_model import NORMS_AFTER, NORMS_BEFORE, HeadNorms
+from forerun.models.decoder_model import NORMS_AFTER, NORMS_BEFORE, Activation, HeadNorms
 
 _KEYS = """
     block_count context_length embedding_length feed_forward_length vocab_size tensor_data_layout
@@ -22,11 +23,11 @@ WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 LOCAL_BASE, FINETUNED = "rope.freq_base_swa", "rope.scaling.finetuned"
 LOGIT_CAP, TEMPERATURE = "final_logit_softcapping", "attention.temperature_scale"
 TEMPERED_FROM = "attention.temperature_length"
-FILE_MATRICES = {
+FILE_MATRICES: Mapping[str, tuple[str, ...]] = {
     "attn_q": ("q",), "attn_k": ("k",), "attn_v": ("v",), "attn_output": ("o",), "ffn_gate": ("gate",),
     "ffn_up": ("up",), "ffn_down": ("down",),
 }  # fmt: skip
-FILE_VECTORS = {
+FILE_VECTORS: Mapping[str, tuple[str, ...]] = {
     "attn_norm": ("attention_norm",), "ffn_norm": ("ffn_norm",), "post_attention_norm": ("attention_post_norm",),
     "post_ffw_norm": ("ffn_post_norm",), "attn_q_norm": ("q_norm",), "attn_k_norm": ("k_norm",),
 }  # fmt: skip
@@ -38,17 +39,18 @@ class Family:
     file has them), `norms`, `head_norms` and `activation` as in DecoderModel. `fused_ffn`: ffn_up holds the gate first.
 
     `windows`: no layer has one, all have, or all but each `period`-th (unless the file says which); `window` is assumed
-    where the file names none. `local_base`: of the rotary positions in layers with a window (0: as in the others), which
-    with `unscaled_locals` no scaling touches. `scales_embedding`: by the root of its width. `rotates_but`: every N-th
-    layer rotates nothing (0: all do). `softcaps`: assumed for attention and logits. `scale_by_width`: a model of so many
-    layers scales attention by hidden size / heads instead of the size of a head. `keys`: what only these files say."""
+    where the file names none. `local_base`: of rotary positions in layers with a window (0: as in the others), which
+    no scaling touches with `unscaled_locals`. `scales_embedding`: by the root of its width. `rotates_but`: every N-th
+    layer rotates nothing (0: all do). `softcaps`: assumed for attention and logits. `scale_by_width`: a model of so
+    many layers scales attention by hidden size / heads, not by the size of a head. `keys`: what only these files say.
+    """
 
     interleaved: bool = False
     biases: frozenset[str] = frozenset()
     norms: tuple[str, ...] = NORMS_BEFORE
     head_norms: HeadNorms = "none"
     fused_ffn: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     windows: Literal["none", "all", "but each period"] = "none"
     period: int = 1
     window: int = 0

@@ -25,7 +25,8 @@ def read_ropes(
     """The rotary positions, and which of them each layer takes."""
     rope, num_layers = _rope(file, num_rotated), len(windows)
     local = real(file, LOCAL_BASE, family.local_base or rope.base)
-    ropes, layers = (rope,), [0] * num_layers
+    ropes: tuple[Rope, ...] = (rope,)
+    layers = [0] * num_layers
     own_of_windows = Rope(local, num_rotated) if family.unscaled_locals else replace(rope, base=local)
     if any(windows) and own_of_windows != rope:
         if FACTORS & file.tensors.keys():

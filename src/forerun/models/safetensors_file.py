@@ -10,8 +10,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from forerun.errors import FileFormatError, UnknownModelError
 
@@ -19,8 +20,8 @@ MAX_HEADER_BYTES = 100_000_000
 """What the safetensors library allows."""
 MAX_DIMENSIONS = 8
 BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1,
-    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 """Bytes of a value of each dtype that whole bytes hold; others are refused by name."""
 _AGAIN = "fetch the file again"
@@ -40,7 +41,7 @@ class StoredTensor:
 class SafetensorsFile:
     """An open safetensors file; `tensors` maps names to their places. Made by `open_safetensors`; close it."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: FileIO) -> None:
         self.path, self._file = path, file
         self.tensors: Mapping[str, StoredTensor] = _read_header(path, file)
 
@@ -51,7 +52,7 @@ class SafetensorsFile:
         while done < tensor.num_bytes:
             self._file.seek(tensor.offset + done)
             try:
-                count = self._file.readinto(buffer[done : tensor.num_bytes])  # type: ignore[attr-defined]
+                count = self._file.readinto(buffer[done : tensor.num_bytes])
             except OSError as error:
                 raise FileFormatError(
                     f"{self.path} cannot be read: {error.strerror or error}", f"tensor {name}"
@@ -67,7 +68,7 @@ class SafetensorsFile:
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """Open `path` and check its header. UnknownModelError if there is no such file, FileFormatError if it is damaged."""
+    """Open `path` and check its header. UnknownModelError for no such file, FileFormatError for a damaged one."""
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError:
@@ -75,13 +76,13 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
-        return SafetensorsFile(path, file)  # type: ignore[arg-type]
+        return SafetensorsFile(path, file)
     except BaseException:
         file.close()
         raise
 
 
-def _read_header(path: Path, file: BinaryIO) -> dict[str, StoredTensor]:
+def _read_header(path: Path, file: FileIO) -> dict[str, StoredTensor]:
     try:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)

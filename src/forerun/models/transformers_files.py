@@ -42,7 +42,7 @@ class TransformersFiles:
         info = self.tensors[name]
         if len(self._buffer) < info.num_bytes:
             self._buffer = np.empty(info.num_bytes, dtype=np.uint8)
-        self._places[name].read_into(name, memoryview(self._buffer))
+        self._places[name].read_into(name, self._buffer.data)
         return self._buffer[: info.num_bytes].reshape(*info.shape[:-1], -1)
 
     def dequantise(self, name: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from forerun.models.config_families import (
 )
 from forerun.models.config_rope import read_ropes
 from forerun.models.config_values import Config
-from forerun.models.decoder_model import DecoderModel, Names, is_off, unsupported
+from forerun.models.decoder_model import Activation, DecoderModel, Names, is_off, unsupported
 from forerun.models.transformers_files import TransformersFiles
 
 SERVED = f"served: transformers directories of {', '.join(family.architecture for family in CONFIG_FAMILIES.values())}"
@@ -90,7 +90,7 @@ def _nulls(files: TransformersFiles, family: ConfigFamily) -> dict[str, None]:
 
 
 def _refuse_unknown(config: Config, family: ConfigFamily) -> None:
-    """Refuse another class than the one that is served, quantised directories, and settings that might mean something."""
+    """Refuse another class than the one that is served, quantised directories, and settings that might matter."""
     classes = config.values.get("architectures")
     if classes is not None and classes != [family.architecture]:
         raise unsupported(config, f"the class {classes}"[:200], "not by the native runtime", SERVED)
@@ -101,7 +101,7 @@ def _refuse_unknown(config: Config, family: ConfigFamily) -> None:
         raise unsupported(config, f"the setting {name}"[:200], f"{why} for {config.model_type}")
 
 
-def _activation(config: Config, family: ConfigFamily) -> str:
+def _activation(config: Config, family: ConfigFamily) -> Activation:
     name = "hidden_activation" if family.is_gemma else "hidden_act"
     given = config.values.get(name, "gelu_pytorch_tanh" if family.is_gemma else "silu")
     if given not in ACTIVATIONS:

@@ -116,7 +116,7 @@ def _places(
 ) -> dict[str, tuple[Placed, ...]]:
     """The place of every tensor, in the files' order; a missing or surplus one is refused."""
     names, width = model.names, model.hidden_size
-    wanted = {
+    wanted: dict[str, tuple[Placed, ...]] = {
         names.embedding: (Placed("embedding", (model.num_embeddings, width)),),
         names.norm: (Placed("norm", (width,)),),
     }

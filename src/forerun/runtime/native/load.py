@@ -1,7 +1,7 @@
-"""From a GGUF file or a transformers directory to a NativeModel. What can be refused is refused before any weight is read.
+"""From a GGUF file or a transformers directory to a NativeModel.
 
-Each matrix is repacked as it is read: memory holds the packed weights and the tensor at hand, never two copies of the
-model.
+Everything that can be refused is refused before any weight is read. Each matrix is repacked as it is read: memory holds
+the packed weights and the tensor at hand, never two copies of the model.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def open_model(path: Path) -> GGUFFile | TransformersFiles:
 
 @dataclass(slots=True)
 class _Checked:
-    """Checked files and an empty decoder for them. `head_ids`: ascending ids [N] of the head's rows, None for all or the
-    first `num_head_rows`."""
+    """Checked files and an empty decoder for them. `head_ids`: ascending ids [N] of the head's rows, None for all or
+    the first `num_head_rows`."""
 
     files: GGUFFile | TransformersFiles
     description: Description

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from forerun.errors import FileFormatError, UnsupportedModelError
-from forerun.models.gguf import GGUFFile
 from forerun.models.decoder_model import DecoderModel, Rope, halves_apart, unsupported
+from forerun.models.gguf import GGUFFile
 from forerun.models.gguf_families import FAMILIES
 from forerun.models.gguf_model import is_known, read_model
 from forerun.models.gguf_rope import LONG_FACTORS, ROPE_FACTORS
