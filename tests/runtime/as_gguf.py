@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from tests.models.tiny_gguf import add_value, tokenizer_metadata
 from tests.runtime.stored import store
 
 LAYER = {
@@ -87,9 +88,9 @@ def keys_of(config: Any, architecture: str) -> dict[str, Any]:
         keys["attention.value_length"] = head_size
     if architecture == "gemma2":
         keys |= {
-            "attention.sliding_window": config.sliding_window,
-            "attn_logit_softcapping": config.attn_logit_softcapping,
-            "final_logit_softcapping": config.final_logit_softcapping,
+            "attention.sliding_window": getattr(config, "sliding_window", None),
+            "attn_logit_softcapping": getattr(config, "attn_logit_softcapping", None),
+            "final_logit_softcapping": getattr(config, "final_logit_softcapping", None),
         }
     if architecture == "gemma3":
         keys |= {
@@ -128,25 +129,17 @@ def write_gguf(
     metadata: dict[str, Any] | None = None,
     tensors: dict[str, np.ndarray | None] | None = None,
     types: dict[str, str] | None = None,
+    with_tokenizer: bool = False,
 ) -> Path:
     """Write `model` to `path`, matrices in `quantisation`, or tensor by tensor as `types` (file name -> type) says.
-    `metadata` adds or, with None, drops keys of the architecture; `tensors` likewise."""
+    `metadata` adds or, with None, drops keys of the architecture; `tensors` likewise. `with_tokenizer` adds the
+    byte-level one of tiny_gguf.py, for the model's vocabulary."""
     keys = keys_of(model.config, architecture) | (metadata or {})
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in keys.items():
-        name = f"{architecture}.{key}"
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            writer.add_bool(name, value)
-        elif isinstance(value, int):
-            writer.add_uint32(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        elif isinstance(value, list):
-            writer.add_array(name, value)
-        else:
-            writer.add_string(name, value)
+        add_value(writer, f"{architecture}.{key}", value)
+    for name, value in tokenizer_metadata("gpt2", model.config.vocab_size).items() if with_tokenizer else ():
+        add_value(writer, name, value)
     for name, values in (tensors_of(model, architecture) | (tensors or {})).items():
         if values is None:
             continue

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from tests.runtime.tiny import WINDOW
 
 
@@ -96,3 +98,26 @@ CASES: dict[str, Case] = {
     "granite, biased": Case("granite, scaled logits", "granite", {"attention_bias": True, "mlp_bias": True}),
     "smollm3": Case("smollm3, layers without positions", "smollm3", {"num_hidden_layers": 4, "no_rope_layers": None}),
 }  # fmt: skip
+
+
+def save_tokenizer(folder: Path, vocabulary_size: int) -> None:
+    """The byte-level tokenizer of tiny_gguf.py as a transformers directory has it."""
+    from tests.models.tiny_gguf import SPECIALS, byte_level
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens, _, merges = byte_level(vocabulary_size)
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS[:3]])
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def perturbed(module: Any, share: float, seed: int = 9) -> Any:
+    """The same model with noise of so many standard deviations on every weight: a draft that often agrees."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * weight.std() * share)
+    return module
