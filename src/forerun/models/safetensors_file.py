@@ -118,6 +118,7 @@ def parse_object(text: bytes | str, where: str) -> dict[str, Any]:
         return found
 
     try:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
         value = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{where} holds no valid JSON", str(error)[:200], _AGAIN) from error
