@@ -199,6 +199,7 @@ def test_logits_stay_within_their_cap() -> None:
 
 # -- broken numbers ---------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_broken_numbers_stay_visible(value: float) -> None:
     model = tiny(**EVERYTHING | {"layer_windows": (5, 0)})

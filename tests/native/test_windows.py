@@ -1,4 +1,4 @@
-"""Layers that see only the last W tokens: the right ones, the same bits however they are fed, and nothing before them."""
+"""Layers that see only the last W tokens: the right ones, however they are fed, and nothing before them."""
 
 from __future__ import annotations
 
