@@ -13,8 +13,8 @@
 //
 // Canonical order. Within a page, sums are exact. A row's softmax is taken over chunks of four pages, outputs are added
 // page after page, weights in 16 lanes (position mod 16), and the chunks' results are folded from left to right. Pages
-// and chunks are those of a row's own text, so that nothing depends on what else is computed beside it. Chunks and pages
-// before a row's window are left out; what else is not seen weighs exactly 0, whatever its slot holds.
+// and chunks are those of a row's own text, so that nothing depends on what else is computed beside it. Chunks before a
+// row's window are left out; what else it does not see weighs exactly 0, whatever the slot holds.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ constexpr float kLongest = 46000.0f;     // (kLongest + rounding)^2 < 2^31
 constexpr float kMost = 32767.0f;
 constexpr float kMostWeight = 65472.0f;  // (kMostWeight + rounding) * kMost < 2^31
 
-// One token's place in the text: it sees the positions from `first_position` to below `num_positions`. Those below
-// `num_shared` are cached at slots of the same number (the committed text, and a draft's trunk); position num_shared + i
-// is at slot tail[i].
+// One token's place in the text: it sees positions from `first_position` on and below `num_positions`. Those below
+// `num_shared` are cached at slots of the same number (the committed text, and a draft's trunk); position
+// num_shared + i is at slot tail[i].
 struct AttentionRow {
   size_t num_positions;
   size_t num_shared;

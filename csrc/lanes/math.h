@@ -30,12 +30,13 @@ FORERUN_INLINE F32 exp(F32 x) {
 FORERUN_INLINE F32 silu(F32 x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
 
 // x times the logistic function of 2 u, u = sqrt(2 / pi) (x + 0.044715 x^3): GELU by its formula with tanh.
+// To 2e-7 of the larger of |x| and 1, and down to -9 to 1e-5 of itself. NaN and infinities stay broken.
 FORERUN_INLINE F32 gelu_tanh(F32 x) {
   const F32 minus_2u = zero() - x * fma(x * x, broadcast(0.0713548163f), broadcast(1.59576912f));
   return x / (broadcast(1.0f) + exp(minus_2u));
 }
 
-// tanh(x) for every x, to 3 ulp, never beyond 1. NaN stays NaN.
+// tanh(x) for every x, to 3 ulp (2.5 is the most that was seen), never beyond 1. NaN stays NaN.
 // e / (e + 2) with e = e^2x - 1 = 2^n p + (2^n - 1), p = e^r - 1 by its Taylor series: near 0, n is 0 and p keeps the
 // digits that 1 would swallow. From 10 on, tanh is 1.
 FORERUN_INLINE F32 tanh(F32 x) {

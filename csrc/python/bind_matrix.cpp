@@ -171,8 +171,8 @@ void bind_matrix(nb::module_& module) {
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
              "silu_multiply or gelu_tanh_multiply (of exactly two).");
   module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
-             "silu_multiply, gelu_tanh_multiply, add_scaled (x to y, times y[0]), scale_and_cap (y: scale, cap), rms_norm "
-             "or rotate (y: cos, then sin) of float32 vectors.");
+             "silu_multiply, gelu_tanh_multiply, add_scaled (x to y, times y[0]), scale_and_cap (y: scale, cap), "
+             "rms_norm or rotate (y: cos, then sin) of float32 vectors.");
   module.def(
       "to_half",
       [](const Vector& x) {

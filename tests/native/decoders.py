@@ -236,11 +236,18 @@ def text(model: Tiny, num_tokens: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(1000 + seed).integers(0, model.num_embeddings, num_tokens).tolist()
 
 
-def fingerprint(stored: str = "F32") -> str:
+EVERYTHING: dict[str, object] = {
+    "attention_softcap": 3.0, "logit_softcap": 4.0, "logit_scale": 0.5, "embedding_scale": 2.0, "residual_scale": 0.7,
+    "norms": ("attention_norm", "ffn_norm", "attention_post_norm", "ffn_post_norm"), "wide_norms": True,
+    "activation": "gelu_tanh", "rotaries": ((3, 1.0),), "layer_windows": (5, 70), "layer_rotaries": (0, -1),
+}  # fmt: skip
+"""Every feature at once."""
+
+
+def fingerprint(stored: str = "F32", **settings: object) -> str:
     """A digest of logits from every kind of pass, to be compared between threads and instruction sets."""
-    model = tiny(
-        stored=stored, hidden_size=256, intermediate_size=256, num_heads=4, head_size=24, biases=("q", "k"), seed=3
-    )
+    shape = {"hidden_size": 256, "intermediate_size": 256, "num_heads": 4, "head_size": 24, "biases": ("q", "k")}
+    model = tiny(stored=stored, seed=3, **{**shape, **settings})
     decoder, width, digest = build(model), model.vocabulary_size, hashlib.sha256()
     tokens = text(model, 150)
     decoder.begin(0)
