@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import atheris
 
@@ -22,6 +23,8 @@ MAX_CPU_S = 5.0
 """Processor time of one input, all threads together: wall time says little on a machine that others use too."""
 FINDINGS = Path(os.environ.get("FUZZ_FINDINGS", "findings"))
 SCRATCH = Path(os.environ.get("FUZZ_SCRATCH", "/dev/shm" if Path("/dev/shm").is_dir() else "."))
+BASES = Path(os.environ.get("FUZZ_BASES", "bases"))
+"""What fuzz/bases.py made."""
 _seen: set[str] = set()
 
 
@@ -72,6 +75,19 @@ def mapped() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
 
 
+def use(model: Any, take: Any) -> None:
+    """One pass of a NativeModel over a few tokens, and a step back."""
+    from forerun.types import Span
+
+    size, limit = model.capabilities.vocabulary_size, model.capabilities.context_length
+    tokens = [take.ConsumeIntInRange(0, size - 1) for _ in range(min(5, limit))]
+    model.begin(0)
+    rows = model.forward([Span(0, 0, tokens, min(2, len(tokens)))]).matrix
+    assert rows.shape == (min(2, len(tokens)), size)
+    model.keep(0, 1)
+    model.free(0)
+
+
 def _late(*_: object) -> None:
     raise HangError(f"more than {MAX_CPU_S} s")
 
@@ -83,7 +99,9 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _report(error: BaseException, data: bytes, name: str) -> None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}forerun{os.sep}" in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if f"{os.sep}forerun{os.sep}" in frame.filename
+    ]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
     kind = f"{type(error).__name__} at {place}"
     if kind in _seen:

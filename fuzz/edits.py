@@ -12,10 +12,25 @@ from typing import Any
 
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
-NUMBERS = (0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 128, 255, 256, 257, 600, 1023, 4096, 65535, 65536,
-           1 << 20, (1 << 24) + 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63,
-           (1 << 64) - 1)  # fmt: skip
-REALS = (0.0, -0.0, 1.0, -1.0, 1e-5, 0.5, 2.0, 10000.0, 1e30, -1e30, 3e38, 1e-40, float("inf"), float("-inf"), float("nan"))
+SIZES = (0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 128, 255, 256, 257, 600, 1023, 4096, 65535)
+NUMBERS = (*SIZES, *(1 << n for n in (16, 20, 31, 32, 40, 63)), *((1 << n) - 1 for n in (24, 31, 32, 63, 64)))
+REALS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1e-5,
+    0.5,
+    2.0,
+    10000.0,
+    1e30,
+    -1e30,
+    3e38,
+    1e-40,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 
 
 @dataclass
@@ -32,7 +47,12 @@ class Parts:
         for name, kind, value in self.keys:
             out += [struct.pack("<Q", len(name)), name, struct.pack("<I", kind), value]
         for name, dims, kind, offset in self.tensors:
-            out += [struct.pack("<Q", len(name)), name, struct.pack("<I", len(dims)), struct.pack(f"<{len(dims)}Q", *dims)]
+            out += [
+                struct.pack("<Q", len(name)),
+                name,
+                struct.pack("<I", len(dims)),
+                struct.pack(f"<{len(dims)}Q", *dims),
+            ]
             out.append(struct.pack("<IQ", kind, offset))
         head = b"".join(out)
         return head + bytes(-len(head) % 32) + self.data
@@ -63,7 +83,11 @@ def parse(path: Path) -> Parts:
         elif kind == ARRAY:
             item, count = number("<I"), number("<Q")
             for _ in range(count):
-                at = at + struct.calcsize(SCALARS[item]) if item != STRING else at + 8 + struct.unpack_from("<Q", raw, at)[0]
+                at = (
+                    at + struct.calcsize(SCALARS[item])
+                    if item != STRING
+                    else at + 8 + struct.unpack_from("<Q", raw, at)[0]
+                )
         else:
             number(SCALARS[kind])
         parts.keys.append((name, kind, raw[start:at]))

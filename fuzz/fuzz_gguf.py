@@ -12,32 +12,39 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["forerun"]):
-    import forerun.models.gguf
-    import forerun.runtime.native.load
-
-import numpy as np
+    from forerun.models.gguf import open_gguf
+    from forerun.runtime.native import load_native_model
+    from forerun.runtime.native.description import describe
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.models.tiny_gguf import write_tiny_gguf
 
-from forerun.models.gguf import open_gguf
-from forerun.runtime.native import load_native_model
-from forerun.runtime.native.description import describe
-from forerun.types import Span
 from fuzz import common, edits
 
-TEXTS = tuple(
-    b"general.architecture general.alignment split.count split.no split.tensors.count general.name llama qwen2 qwen3 gemma2 "
-    b"mistral yarn linear none longrope output.weight token_embd.weight rope_freqs.weight blk.0.attn_q.bias blk.1.attn_q.bias "
-    b"blk.0.attn_q_norm.weight blk.7.attn_q.weight blk.x.attn_q.weight blk. qwen2.rope.scaling.type qwen2.rope.scaling.factor "
-    b"qwen2.rope.scaling.original_context_length qwen2.attention.key_length qwen2.attention.value_length qwen2.expert_count "
-    b"qwen2.attention.sliding_window llama.rope.scaling.type llama.attention.key_length".split()
-) + (b"", b"\xff\xfe", b"\0", "é".encode())
-SMALL = {"num_tokens": 270, "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "feed_forward": 64, "context_length": 32}
+WORDS = """
+    general.architecture general.alignment general.name split.count split.no split.tensors.count llama qwen2 qwen3
+    gemma2 gemma3 phi3 olmo2 granite mistral3 smollm3 mistral yarn linear none longrope llama3 output.weight token_embd.weight
+    output_norm.weight rope_freqs.weight rope_factors_long.weight rope_factors_short.weight blk.0.attn_q.bias
+    blk.1.attn_q.bias blk.0.attn_q_norm.weight blk.7.attn_q.weight blk.x.attn_q.weight blk. blk.0.ffn_up.weight
+    {}.rope.scaling.type {}.rope.scaling.factor {}.rope.scaling.original_context_length {}.attention.key_length
+    {}.attention.value_length {}.expert_count {}.attention.sliding_window {}.rope.dimension_count {}.rope.freq_base
+    {}.attention.head_count {}.attention.head_count_kv {}.context_length {}.final_logit_softcapping
+    {}.attn_logit_softcapping {}.attention.scale {}.logit_scale {}.residual_scale {}.embedding_scale
+    {}.attention.sliding_window_pattern {}.rope.scaling.attn_factor {}.rope.scaling.yarn_beta_fast
+"""
+NAMES = ("qwen2", "llama", "gemma3", "phi3", "granite")
+TEXTS = (
+    *dict.fromkeys(w.format(n).encode() for w in WORDS.split() for n in NAMES),
+    b"",
+    b"\xff\xfe",
+    b"\0",
+    "é".encode(),
+)
+SMALL = {"num_tokens": 270, "hidden": 64, "heads": 4, "kv_heads": 2, "feed_forward": 64, "context_length": 32}
 
 
 def bases() -> list[edits.Parts]:
-    """What is edited: both tokenizer kinds, several types of weights, tied and not, with and without scaling."""
+    """What is edited: several types of weights, tied and not, and the families that fuzz/bases.py made."""
     made = []
     with tempfile.TemporaryDirectory() as folder:
         yarn = {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0}
@@ -51,7 +58,7 @@ def bases() -> list[edits.Parts]:
             )
         ):
             made.append(edits.parse(write_tiny_gguf(Path(folder, f"{i}.gguf"), **{**SMALL, **settings})))
-    return made
+    return made + [edits.parse(path) for path in sorted(common.BASES.glob("*.gguf"))]
 
 
 BASES = bases()
@@ -76,15 +83,10 @@ def one(data: bytes) -> None:
         for name in list(file.tensors)[:64]:
             assert file.raw(name).nbytes == file.tensors[name].num_bytes <= len(raw)
         describe(file)
-    model = load_native_model(PATH, requantise=take.ConsumeBool())
+    context = (None, 16)[take.ConsumeIntInRange(0, 1)]
+    model = load_native_model(PATH, context_length=context, requantise=take.ConsumeIntInRange(0, 3) == 0)
     common.check_mapped(before, len(raw))
-    limit = model.capabilities.context_length
-    tokens = [take.ConsumeIntInRange(0, model.capabilities.vocabulary_size - 1) for _ in range(min(5, limit))]
-    model.begin(0)
-    rows = model.forward([Span(0, 0, tokens, min(2, len(tokens)))]).matrix
-    assert np.asarray(rows).shape[1] == model.capabilities.vocabulary_size
-    model.keep(0, 1)
-    model.free(0)
+    common.use(model, take)
     common.check_mapped(before, len(raw))
 
 

@@ -13,40 +13,38 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["forerun"]):
-    import forerun.models.chat
-    import forerun.models.detokenizer
-    import forerun.models.gguf_tokenizer
-    import forerun.models.template_sandbox
-    import forerun.models.tokenizer
+    from forerun.models import gguf_tokenizer, template_sandbox
+    from forerun.models.tokenizer import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.models.tiny_gguf import write_tiny_gguf
 
-from forerun.models import gguf_tokenizer, template_sandbox
-from forerun.models.tokenizer import load_tokenizer
 from fuzz import common, edits
 
 KEYS = (b"tokenizer.",)
-TEXTS = tuple(
-    b"tokenizer.ggml.model tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.scores tokenizer.ggml.token_type "
-    b"tokenizer.ggml.merges tokenizer.ggml.bos_token_id tokenizer.ggml.eot_token_id tokenizer.ggml.add_bos_token "
-    b"tokenizer.ggml.add_eos_token tokenizer.ggml.add_space_prefix tokenizer.ggml.unknown_token_id tokenizer.chat_template "
-    b"gpt2 llama bert qwen2 llama-bpe gpt-2 deepseek-llm default falcon starcoder tekken <|im_end|> </s> <unk> <0x41> <0xFF> "
-    b"<0x100> [PAD5] [PAD299] <|return|> <|call|> <|end|> a\xc4\xa0b \xe2\x96\x81".split()
-) + (b"", b" ", b"  ", b"a b", b" a", b"a ", b"\n", b"\0", "é".encode(), "\U0001f600".encode(), b"x" * 5000, b"(((", b"[")
-SNIPPETS = (
-    "{{ messages }}", "{% for m in messages %}", "{% endfor %}", "{{ m.content }}", "{{ m['role'] }}", "{{ bos_token }}",
-    "{% if add_generation_prompt %}", "{% endif %}", "{% else %}", "{{ x }}", "{% set x = [1] %}", "{% set x = x + x %}",
-    "{% set ns = namespace(a=1) %}", "{% set ns.a = ns.a * 1000 %}", "{{ ns.a }}", "{{ 'a' * 100000 }}", "{{ x | tojson }}",
-    "{% for i in range(1000) %}", "{% macro f(n) %}", "{% endmacro %}", "{{ f(1) }}", "{{ raise_exception('no') }}",
-    "{{ strftime_now('%Y') }}", "{{ messages[0].content | upper }}", "{{ x | join(',') }}", "{{ '%s' | format(x) }}",
-    "{{ '{0}'.format(x) }}", "{{ messages | length }}", "{{ x.__class__ }}", "{{ messages | map(attribute='role') | list }}",
-    "{% generation %}", "{% endgeneration %}", "{%- break %}", "{{ 2 ** 100 }}", "{{ x[::-1] }}", "{{ 1 / 0 }}", "{#", "#}",
-    "{{ messages | groupby('role') }}", "{{ x | batch(3) | list }}", "{{ [x, x] | sum(start=[]) }}", "{% raw %}", "{% endraw %}",
-    "{{ dict(a=1) }}", "{{ tools }}", "{% set x = messages[0]['content'] %}", "{{ x.split('a') }}", "{{ x | trim }}", "text\n",
-    "{{ x.replace('', 'aaaa') }}", "{{ x | indent(5) }}", "{{ '<|im_start|>' }}", "{{ cycler('a','b').next() }}", "{{ lipsum(3) }}",
-    "{{ x | wordwrap(1) }}", "{{ x | int }}", "{% filter upper %}", "{% endfilter %}", "{% call f(1) %}", "{% endcall %}",
-)  # fmt: skip
+WORDS = """
+    tokenizer.ggml.model tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.scores tokenizer.ggml.token_type
+    tokenizer.ggml.merges tokenizer.ggml.bos_token_id tokenizer.ggml.eot_token_id tokenizer.ggml.add_bos_token
+    tokenizer.ggml.add_eos_token tokenizer.ggml.add_space_prefix tokenizer.ggml.unknown_token_id tokenizer.chat_template
+    gpt2 llama bert qwen2 llama-bpe gpt-2 deepseek-llm default falcon starcoder tekken <|im_end|> </s> <unk> <0x41>
+    <0xFF> <0x100> [PAD5] [PAD299] <|return|> <|call|> <|end|> aĠb ▁ é ((( [
+"""
+TEXTS = (*(w.encode() for w in WORDS.split()), b"", b" ", b"  ", b"a b", b" a", b"a ", b"\n", b"\0", b"x" * 5000)
+SNIPPETS = tuple(
+    """{{ messages }}~{% for m in messages %}~{% endfor %}~{{ m.content }}~{{ m['role'] }}~{{ bos_token }}~{{ f(1) }}
+{#~#}~{% if add_generation_prompt %}~{% endif %}~{% else %}~{{ x }}~{% set x = [1] %}~{% set x = x + x %}
+{{ ns.a }}~{{ 1 / 0 }}~{% set ns = namespace(a=1) %}~{% set ns.a = ns.a * 1000 %}~{{ 'a' * 100000 }}
+{{ x | tojson }}~{% macro f(n) %}~{{ tools }}~{% for i in range(1000) %}~{% endmacro %}
+{{ raise_exception('no') }}~{{ strftime_now('%Y') }}~{{ x | join(',') }}~text~{{ messages[0].content | upper }}
+{{ '%s' | format(x) }}~{{ '{0}'.format(x) }}~{{ messages | length }}~{{ x.__class__ }}
+{{ messages | map(attribute='role') | list }}~{% generation %}~{% endgeneration %}~{%- break %}~{{ 2 ** 100 }}
+{% raw %}~{{ messages | groupby('role') }}~{{ x | batch(3) | list }}~{{ [x, x] | sum(start=[]) }}~{% endraw %}
+{{ x[::-1] }}~{{ dict(a=1) }}~{% set x = messages[0]['content'] %}~{{ x.split('a') }}~{{ x | trim }}
+{{ x.replace('', 'aaaa') }}~{{ x | indent(5) }}~{{ '<|im_start|>' }}~{{ cycler('a','b').next() }}
+{{ lipsum(3) }}~{{ x | wordwrap(1) }}~{{ x | int }}~{% filter upper %}~{% endfilter %}~{% call f(1) %}
+{% endcall %}""".replace("\n", "~").split("~")
+)
+"""What templates are made of."""
 template_sandbox.MAX_SECONDS = 1.0  # what a template may take is no hang
 gguf_tokenizer.cached = lambda file, build: build()  # nothing is kept on the disk
 

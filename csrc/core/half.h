@@ -48,5 +48,12 @@ inline float bf16_to_float(uint16_t x) {
   return value;
 }
 
+inline uint16_t float_to_bf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return uint16_t(bits >> 16 | 0x40);  // NaN, made quiet
+  return uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
 }  // namespace
 }  // namespace forerun

@@ -13,7 +13,8 @@
 //
 // Canonical order. Within a page, sums are exact. A row's softmax is taken over chunks of four pages, outputs are added
 // page after page, weights in 16 lanes (position mod 16), and the chunks' results are folded from left to right. Pages
-// and chunks are those of a row's own text, so that nothing depends on what else is computed beside it.
+// and chunks are those of a row's own text, so that nothing depends on what else is computed beside it. Chunks before a
+// row's window are left out; what else it does not see weighs exactly 0, whatever the slot holds.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +31,22 @@ constexpr float kLongest = 46000.0f;     // (kLongest + rounding)^2 < 2^31
 constexpr float kMost = 32767.0f;
 constexpr float kMostWeight = 65472.0f;  // (kMostWeight + rounding) * kMost < 2^31
 
-// One token's place in the text: it sees the positions below `num_positions`. Those below `num_shared` are cached at
-// slots of the same number (the committed text, and a draft's trunk); position num_shared + i is at slot tail[i].
+// One token's place in the text: it sees positions from `first_position` on and below `num_positions`. Those below
+// `num_shared` are cached at slots of the same number (the committed text, and a draft's trunk); position
+// num_shared + i is at slot tail[i].
 struct AttentionRow {
   size_t num_positions;
   size_t num_shared;
   const uint32_t* tail;
+  size_t first_position = 0;  // below num_positions; above 0 in layers with a window
 };
 
 // Some tokens of one sequence, against one layer's KV head: each token has `group` heads that read it.
 struct AttentionJob {
   size_t head_size;
   size_t group;
-  float scale;  // what q . k is multiplied by
+  float scale;    // what q . k is multiplied by
+  float softcap;  // c: scores become c * tanh(score / c); 0: they stay
   const AttentionRow* rows;
   size_t num_rows;
   const int16_t* queries;  // [num_rows][query_stride]: `group` heads of head_size, one after the other
@@ -55,6 +59,7 @@ struct AttentionJob {
   size_t keys, values;          // where in each page this layer and head begin
   size_t first_chunk, last_chunk;
   float* partials;    // nullptr to finish `out`, or one record per row, head and chunk, for `merge_attention`
+  size_t base_chunk;  // the records' first chunk
   size_t num_chunks;  // records of a row and head
   float* scratch;     // scratch_floats(...)
 };

@@ -12,8 +12,9 @@ namespace forerun {
 struct Decoder::Impl {
   explicit Impl(const Description& description)
       : model(description),
-        cache({description.num_layers, description.num_kv_heads, description.head_size}),
-        rotary(description.rope_frequencies, description.rope_scale) {}
+        cache({description.num_layers, description.num_kv_heads, description.head_size}) {
+    for (const RotaryTable& table : description.rotaries) rotaries.emplace_back(table.frequencies, table.scale);
+  }
 
   void need_finished() const {
     if (!workspace) throw std::invalid_argument("the decoder's weights are not complete: call finish() first");
@@ -25,7 +26,7 @@ struct Decoder::Impl {
   mutable std::mutex lock;  // Python's threads may call anything at any time
   Model model;
   Cache cache;
-  Rotary rotary;
+  std::vector<Rotary> rotaries;  // as the description has them
   std::optional<Workspace> workspace;  // there from `finish` on
 };
 
@@ -87,12 +88,12 @@ void Decoder::forward(const std::vector<SpanOf>& spans, float* out, Pool& pool) 
     needs.push_back({fed.sequences[i], spans[i].start, spans[i].start + spans[i].num_tokens});
     lasts.push_back(last_span(spans[i]));
   }
-  impl_->rotary.reach(fed.num_positions);
+  for (Rotary& rotary : impl_->rotaries) rotary.reach(fed.num_positions);
   cache.reserve(needs);
   try {
     for (size_t first = 0; first < fed.tokens.size(); first += kPassRows)
       out = impl_->workspace->run(fed, first, std::min(kPassRows, fed.tokens.size() - first), cache.shape(),
-                                  impl_->rotary, out, pool);
+                                  impl_->rotaries, out, pool);
   } catch (...) {
     for (Sequence* sequence : fed.sequences) cache.trim(*sequence);
     throw;

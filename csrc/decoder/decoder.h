@@ -11,25 +11,10 @@
 #include <vector>
 
 #include "core/pool.h"
+#include "decoder/description.h"
 #include "weights/matrix.h"
 
 namespace forerun {
-
-struct Description {
-  int64_t num_layers = 0;
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_size = 0;
-  int64_t num_embeddings = 0;  // ids that can be fed
-  int64_t vocabulary_size = 0;  // rows of the output head (fewer where a draft's head was cut)
-  int64_t context_length = 0;
-  float epsilon = 1e-6f;             // of every RMS norm
-  float attention_scale = 0.0f;      // what q . k is multiplied by: 1 / sqrt(head_size)
-  float rope_scale = 1.0f;           // what rotated queries and keys are multiplied by (YaRN's mscale)
-  std::vector<double> rope_frequencies;  // [head_size / 2] radians a position, after scaling
-};
 
 // One span: `num_tokens` new tokens of a sequence, cached length `start`; logits for the last `num_rows`. `parents` is
 // nullptr for a chain; for a tree, parents[i] < i is the index in the span of token i's parent, -1: the committed text.
@@ -49,8 +34,10 @@ class Decoder {
 
   // Weights by name: "embedding", "head", "layers.N.{q,k,v,o,gate,up,down}". A missing "head" means tied embeddings.
   void set_matrix(const std::string& name, Matrix matrix);
-  // Vectors by name: "norm", "layers.N.{attention_norm,ffn_norm}" and, where the model has them,
-  // "layers.N.{q,k,v,o,gate,up,down}_bias" and "layers.N.{q,k}_norm" [head_size].
+  // Vectors by name: "norm" and, where the model has them, "layers.N.{attention,ffn}_norm" (of what attention and
+  // feed-forward are fed; without one, the stream itself), "layers.N.{attention,ffn}_post_norm" (of what they give),
+  // "layers.N.{q,k,v,o,gate,up,down}_bias" and "layers.N.{q,k}_norm" ([head_size]: of each head; [heads * head_size]:
+  // of all together).
   void set_vector(const std::string& name, std::vector<float> values);
   // Checks that everything is there and of the right shape (std::invalid_argument names what is not).
   void finish();

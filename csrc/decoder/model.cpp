@@ -1,6 +1,5 @@
 #include "decoder/model.h"
 
-#include <cmath>
 #include <map>
 #include <stdexcept>
 
@@ -23,6 +22,8 @@ const std::map<std::string, VectorOf>& vectors() {
   static const std::map<std::string, VectorOf> all = {
       {"attention_norm", &Layer::attention_norm},
       {"ffn_norm", &Layer::ffn_norm},
+      {"attention_post_norm", &Layer::attention_post_norm},
+      {"ffn_post_norm", &Layer::ffn_post_norm},
       {"q_bias", &Layer::q_bias},
       {"k_bias", &Layer::k_bias},
       {"v_bias", &Layer::v_bias},
@@ -52,31 +53,6 @@ bool split(const std::string& name, size_t* layer, std::string* rest) {
 }
 
 std::string text(int64_t value) { return std::to_string(value); }
-
-void check_description(const Description& d) {
-  const auto positive = [](const char* name, int64_t value) {
-    if (value < 1 || value > (int64_t(1) << 31))
-      throw std::invalid_argument(std::string(name) + " is " + text(value) + ": it must be 1 to 2^31");
-  };
-  positive("num_layers", d.num_layers);
-  positive("hidden_size", d.hidden_size);
-  positive("intermediate_size", d.intermediate_size);
-  positive("num_heads", d.num_heads);
-  positive("num_kv_heads", d.num_kv_heads);
-  positive("head_size", d.head_size);
-  positive("num_embeddings", d.num_embeddings);
-  positive("vocabulary_size", d.vocabulary_size);
-  positive("context_length", d.context_length);
-  if (d.num_heads % d.num_kv_heads)
-    throw std::invalid_argument(text(d.num_heads) + " heads cannot share " + text(d.num_kv_heads) + " KV heads");
-  if (d.head_size % 2) throw std::invalid_argument("head_size is " + text(d.head_size) + ": it must be even");
-  if (int64_t(d.rope_frequencies.size()) != d.head_size / 2)
-    throw std::invalid_argument("rope_frequencies has " + text(int64_t(d.rope_frequencies.size())) + " values where " +
-                                text(d.head_size / 2) + " are needed");
-  for (double frequency : d.rope_frequencies)
-    if (!(std::fabs(frequency) * double(d.context_length) < 1073741824.0))
-      throw std::invalid_argument("a rotary frequency is not a usable number");
-}
 
 }  // namespace
 
@@ -143,8 +119,14 @@ void Model::check() const {
     check_matrix(at + "gate", layer.gate, d.intermediate_size, d.hidden_size);
     check_matrix(at + "up", layer.up, d.intermediate_size, d.hidden_size);
     check_matrix(at + "down", layer.down, d.hidden_size, d.intermediate_size);
-    check_vector(at + "attention_norm", layer.attention_norm, d.hidden_size, false);
-    check_vector(at + "ffn_norm", layer.ffn_norm, d.hidden_size, false);
+    for (const char* name : {"attention_norm", "attention_post_norm", "ffn_norm", "ffn_post_norm"}) {
+      const VectorOf norm_of = vectors().at(name);  // a norm that only some layers have was forgotten
+      const bool is_expected = !(layers[0].*norm_of).empty();
+      check_vector(at + name, layer.*norm_of, d.hidden_size, !is_expected);
+      if (!is_expected && !(layer.*norm_of).empty())
+        throw std::invalid_argument("vector layers.0." + std::string(name) + " is missing: layer " +
+                                    std::to_string(i) + " has one");
+    }
     check_vector(at + "q_bias", layer.q_bias, queries, true);
     check_vector(at + "k_bias", layer.k_bias, keys, true);
     check_vector(at + "v_bias", layer.v_bias, keys, true);
@@ -152,8 +134,11 @@ void Model::check() const {
     check_vector(at + "gate_bias", layer.gate_bias, d.intermediate_size, true);
     check_vector(at + "up_bias", layer.up_bias, d.intermediate_size, true);
     check_vector(at + "down_bias", layer.down_bias, d.hidden_size, true);
-    check_vector(at + "q_norm", layer.q_norm, d.head_size, true);
-    check_vector(at + "k_norm", layer.k_norm, d.head_size, true);
+    const auto check_head_norm = [&](const std::string& name, const std::vector<float>& vector, int64_t width) {
+      if (int64_t(vector.size()) != width) check_vector(name, vector, d.head_size, true);
+    };
+    check_head_norm(at + "q_norm", layer.q_norm, queries);
+    check_head_norm(at + "k_norm", layer.k_norm, keys);
   }
 }
 

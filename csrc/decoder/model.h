@@ -10,9 +10,10 @@ namespace forerun {
 
 struct Layer {
   Matrix q, k, v, o, gate, up, down;
-  std::vector<float> attention_norm, ffn_norm;
-  std::vector<float> q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;  // empty: none
-  std::vector<float> q_norm, k_norm;                                                 // of each head; empty: none
+  std::vector<float> attention_norm, ffn_norm;            // of what they are fed; empty: none, here and below
+  std::vector<float> attention_post_norm, ffn_post_norm;  // of what they give
+  std::vector<float> q_bias, k_bias, v_bias, o_bias, gate_bias, up_bias, down_bias;
+  std::vector<float> q_norm, k_norm;  // [head_size], of each head, or of all heads together
 };
 
 struct Model {

@@ -18,6 +18,7 @@ class Rotary {
 
   // Computes what is missing for positions below `num_positions`. Pointers of earlier calls become invalid.
   void reach(int64_t num_positions);
+  size_t num_pairs() const { return frequencies_.size(); }
   const float* cos(int64_t position) const { return values_.data() + size_t(position) * 2 * frequencies_.size(); }
   const float* sin(int64_t position) const { return cos(position) + frequencies_.size(); }
 

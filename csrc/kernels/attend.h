@@ -65,7 +65,8 @@ template <size_t R, size_t T>
 FORERUN_INLINE void weigh(const AttentionJob& job, const Tile& tile, size_t begin, size_t end, size_t block,
                           bool from_tails) {
   const size_t shared = least(end, tile.num_shared), padded = tile.record - kLanes;
-  for (size_t p = 0; begin + p * kPageTokens < end; ++p) {
+  const size_t first_page = (tile.first_in(begin) - begin) / kPageTokens;
+  for (size_t p = first_page; begin + p * kPageTokens < end; ++p) {
     const size_t at = begin + p * kPageTokens;
     const size_t num_pairs = shared > at ? (least(kPageTokens, shared - at) + 1) / 2 : 0;
     const int16_t* const* page = job.pages + at / kPageTokens;
@@ -99,7 +100,7 @@ FORERUN_INLINE void weigh(const AttentionJob& job, const Tile& tile, size_t begi
       FORERUN_UNROLL_TILE
       for (size_t t = 0; t < T; ++t) {
         float* to = tile.records + r * tile.record + kLanes + (block + t) * kLanes;
-        store(to, p == 0 ? to_f32(sums[r][t]) * step : fma(to_f32(sums[r][t]), step, load(to)));
+        store(to, p == first_page ? to_f32(sums[r][t]) * step : fma(to_f32(sums[r][t]), step, load(to)));
       }
     }
   }
@@ -132,7 +133,7 @@ TileProducts products_of(size_t num_rows) {
 // Scores of the tile's chunk, every row's in the order of its own text.
 void score_chunk(const AttentionJob& job, const TileProducts& products, const Tile& tile, size_t begin) {
   const size_t end = least(begin + kChunkTokens, tile.num_shared);
-  for (size_t at = begin; at < end; at += kPageTokens) {
+  for (size_t at = tile.first_in(begin); at < end; at += kPageTokens) {
     const int16_t* const* page = job.pages + at / kPageTokens;
     const int16_t* ahead = at + kPageTokens < end ? page[1] + job.keys : job.pages[begin / kPageTokens] + job.values;
     products.score_page(tile, page[0] + job.keys, job.head_size, 0,
@@ -143,7 +144,7 @@ void score_chunk(const AttentionJob& job, const TileProducts& products, const Ti
   for (size_t r = 0; r < tile.size; ++r) {
     const AttentionRow& row = tile.rows[r];
     const size_t last = least(begin + kChunkTokens, row.num_positions);
-    for (size_t at = most(begin, row.num_shared); at < last; ++at)
+    for (size_t at = most(begin, most(row.num_shared, row.first_position)); at < last; ++at)
       tile.scores[r * kScoreStride + at - begin] =
           tile.tail_scores[r * tile.tail_stride + row.tail[at - row.num_shared] - tile.first_tail];
   }
@@ -160,7 +161,7 @@ void attend_tile(const AttentionJob& job, size_t first, size_t size) {
                           tile.tail_scores + slot - tile.first_tail, tile.tail_stride);
     }
   const size_t last_chunk = least(job.last_chunk, chunks_of(tile.num_positions));
-  for (size_t chunk = job.first_chunk; chunk < last_chunk; ++chunk) {
+  for (size_t chunk = most(job.first_chunk, tile.first_position / kChunkTokens); chunk < last_chunk; ++chunk) {
     const size_t begin = chunk * kChunkTokens;
     score_chunk(job, products, tile, begin);
     soften_chunk(job, tile, begin);
@@ -168,11 +169,13 @@ void attend_tile(const AttentionJob& job, size_t first, size_t size) {
     if (from_tails) weigh_tails(job, tile, begin);
     products.weigh_chunk(job, tile, begin, least(begin + kChunkTokens, tile.num_positions), from_tails);
     for (size_t r = 0; r < size; ++r) {
-      if (tile.rows[r].num_positions <= begin) continue;
+      const size_t first_chunk = tile.rows[r].first_position / kChunkTokens;
+      if (tile.rows[r].num_positions <= begin || chunk < first_chunk) continue;
       const float* record = tile.records + r * tile.record;
-      float* to = job.partials ? job.partials + ((first + r) * job.num_chunks + chunk) * tile.record
-                               : tile.folded + r * tile.record;
-      if (job.partials || chunk == 0)
+      float* to = job.partials
+                      ? job.partials + ((first + r) * job.num_chunks + chunk - job.base_chunk) * tile.record
+                      : tile.folded + r * tile.record;
+      if (job.partials || chunk == first_chunk)
         __builtin_memcpy(to, record, tile.record * sizeof(float));
       else
         fold(record, tile.record, to);
@@ -197,8 +200,10 @@ void attend(const AttentionJob& job) {
 void merge_attention(const AttentionJob& job) {
   const size_t record = record_floats(job.head_size);
   for (size_t r = 0; r < job.num_rows * job.group; ++r) {
-    float* records = job.partials + r * job.num_chunks * record;
-    for (size_t chunk = 1; chunk < chunks_of(job.rows[r / job.group].num_positions); ++chunk)
+    const AttentionRow& row = job.rows[r / job.group];
+    const size_t first = row.first_position / kChunkTokens;
+    float* records = job.partials + (r * job.num_chunks + first - job.base_chunk) * record;
+    for (size_t chunk = 1; first + chunk < chunks_of(row.num_positions); ++chunk)
       fold(records + chunk * record, record, records);
     finish(records, job.head_size, job.out + r / job.group * job.out_stride + r % job.group * job.head_size);
   }

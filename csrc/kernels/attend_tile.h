@@ -28,6 +28,7 @@ static_assert(kTile <= kMaxTile, "scratch is laid out for kMaxTile rows");
 #define FORERUN_UNROLL_TILE _Pragma("GCC unroll 16")
 #endif
 
+constexpr float kLog2e = 1.44269504f;
 constexpr size_t kLanes = 16;
 constexpr size_t kBlocks = kPageTokens / kLanes;  // blocks of keys in a page
 
@@ -42,6 +43,7 @@ struct Tile {
   float query_steps[kTile];        // times the job's scale, times log2(e): weights are powers of 2
   size_t num_positions = 0;        // of the row that sees most
   size_t num_shared = 0;           // likewise
+  size_t first_position = SIZE_MAX;  // of the row that sees furthest back
   bool has_tails = false;
   size_t first_own = SIZE_MAX;     // the first position that some tail has
   size_t first_tail = SIZE_MAX, last_tail = 0;  // slots of all tails; first_tail is the first one of a block
@@ -56,6 +58,9 @@ struct Tile {
   size_t tail_stride = 0;
   float* tail_scores = nullptr;    // [size][tail_stride], slot by slot
   int32_t* tail_sums = nullptr;    // [kChunkPages][size][padded head]
+
+  // Where, in the chunk at `begin`, the first page begins that some row sees.
+  size_t first_in(size_t begin) const { return most(begin, first_position / kPageTokens * kPageTokens); }
 };
 
 // Hands out the job's scratch; scratch_floats has the same list.
@@ -86,10 +91,11 @@ void open_tile(const AttentionJob& job, size_t first, size_t size, Tile& tile) {
     const int16_t* query = job.queries + token * job.query_stride + head * job.head_size;
     for (size_t i = 0; i < job.head_size / 2; ++i)
       __builtin_memcpy(tile.queries + 2 * (i * size + r), query + 2 * i, 2 * sizeof(int16_t));
-    tile.query_steps[r] = job.query_steps[token * job.step_stride + head] * (job.scale * 1.44269504f);
+    tile.query_steps[r] = job.query_steps[token * job.step_stride + head] * (job.scale * kLog2e);
     tile.rows[r] = row;
     tile.num_positions = most(tile.num_positions, row.num_positions);
     tile.num_shared = most(tile.num_shared, row.num_shared);
+    tile.first_position = least(tile.first_position, row.first_position);
     for (size_t i = 0; i + row.num_shared < row.num_positions; ++i) {
       tile.has_tails = true;
       tile.first_own = least(tile.first_own, row.num_shared);
@@ -126,32 +132,41 @@ FORERUN_INLINE float weight_of(float x) {
   return lanes[0];
 }
 
-// x with lanes from `count` on set to 0.
-FORERUN_INLINE F32 only(F32 x, size_t count) {
+// x with lanes set to 0, but for those of [first, count).
+FORERUN_INLINE F32 only(F32 x, size_t first, size_t count) {
   alignas(64) float lanes[kLanes];
   store(lanes, x);
+  for (size_t i = 0; i < least(first, kLanes); ++i) lanes[i] = 0.0f;
   for (size_t i = count; i < kLanes; ++i) lanes[i] = 0.0f;
   return load(lanes);
 }
 
-// The softmax of one row's chunk of `count` scores: the largest score and the sum of weights go to `record`, weights
-// times values' steps, page by page as integers and their step, to `weights` and `page_steps`.
-void soften(float* scores, size_t count, const float* value_steps, float* record, int16_t* weights,
+// The softmax of one row's chunk of scores [hidden, count), hidden < count: the largest score and the sum of weights go
+// to `record`, weights times values' steps, page by page as integers and their step, to `weights` and `page_steps`.
+// What stands before `hidden` does not matter, and weighs 0.
+void soften(float* scores, size_t hidden, size_t count, const float* value_steps, float* record, int16_t* weights,
             float* page_steps) {
-  const size_t whole = count / kLanes * kLanes;
+  const size_t start = hidden / kLanes * kLanes, whole = count / kLanes * kLanes;
+  const size_t inside = (hidden + kLanes - 1) / kLanes * kLanes;  // blocks from here to `whole` are seen wholly
+  for (size_t i = start; i < hidden; ++i) scores[i] = scores[hidden];
   if (whole < count)  // lanes beyond the last position repeat a score, so that they do not matter for the largest
-    for (size_t i = count; i < whole + kLanes; ++i) scores[i] = scores[0];
-  F32 top = load(scores);
-  for (size_t i = kLanes; i < count; i += kLanes) top = max(load(scores + i), top);
+    for (size_t i = count; i < whole + kLanes; ++i) scores[i] = scores[hidden];
+  F32 top = load(scores + start);
+  for (size_t i = start + kLanes; i < count; i += kLanes) top = max(load(scores + i), top);
   record[0] = largest(top);
   const F32 subtract = broadcast(record[0]);
   F32 total = zero();
-  for (size_t page = 0; page * kPageTokens < count; ++page) {
-    const size_t first = page * kPageTokens, end = least(first + kPageTokens, count);
+  for (size_t i = 0; i < start; ++i) weights[i] = 0;
+  for (size_t page = 0; page < hidden / kPageTokens; ++page) page_steps[page] = 0.0f;
+  for (size_t page = hidden / kPageTokens; page * kPageTokens < count; ++page) {
+    const size_t first = most(page * kPageTokens, start), end = least((page + 1) * kPageTokens, count);
     F32 page_total = zero(), page_top = zero();
     for (size_t i = first; i < end; i += kLanes) {
       F32 p = weight(load(scores + i) - subtract), w = p * load(value_steps + i);
-      if (i == whole) p = only(p, count - whole), w = only(w, count - whole);
+      if (i == whole || i < inside) {
+        const size_t before = hidden > i ? hidden - i : 0;
+        p = only(p, before, count - i), w = only(w, before, count - i);
+      }
       total = total + p;
       page_total = page_total + w;
       page_top = max(w, page_top);
@@ -166,20 +181,27 @@ void soften(float* scores, size_t count, const float* value_steps, float* record
   record[1] = sum(total);
 }
 
+// Scores are in powers of 2, and so is `cap`.
+void cap_scores(float* scores, size_t hidden, size_t count, float cap) {
+  for (size_t i = hidden / kLanes * kLanes; i < count; i += kLanes)
+    store(scores + i, soft_cap(load(scores + i), broadcast(cap)));
+}
+
 void soften_chunk(const AttentionJob& job, const Tile& tile, size_t begin) {
   const size_t end = least(begin + kChunkTokens, tile.num_positions);
   const size_t shared = least(end, tile.num_shared);
-  for (size_t at = begin; at < shared; at += kPageTokens)
+  for (size_t at = tile.first_in(begin); at < shared; at += kPageTokens)
     __builtin_memcpy(tile.value_steps + at - begin, job.pages[at / kPageTokens] + job.values,
                      kPageTokens * sizeof(float));
   for (size_t r = 0; r < tile.size; ++r) {
     const AttentionRow& row = tile.rows[r];
-    const size_t last = least(end, row.num_positions), count = last > begin ? last - begin : 0;
+    const size_t last = least(end, row.num_positions), hidden = most(begin, row.first_position) - begin;
+    const size_t count = last > begin + hidden ? last - begin : 0;  // 0: it sees nothing of the chunk
     const float* steps = tile.value_steps;
     if (row.num_shared < last) {
       float* own = tile.value_steps + kChunkTokens;
       __builtin_memcpy(own, tile.value_steps, kChunkTokens * sizeof(float));
-      for (size_t at = most(begin, row.num_shared); at < last; ++at) {
+      for (size_t at = most(begin + hidden, row.num_shared); at < last; ++at) {
         const size_t slot = row.tail[at - row.num_shared];
         __builtin_memcpy(own + at - begin, job.pages[slot / kPageTokens] + job.values + slot % kPageTokens * 2,
                          sizeof(float));
@@ -188,8 +210,11 @@ void soften_chunk(const AttentionJob& job, const Tile& tile, size_t begin) {
     }
     int16_t* weights = tile.weights + r * kScoreStride;
     float* page_steps = tile.page_steps + r * kChunkPages;
-    if (count)
-      soften(tile.scores + r * kScoreStride, count, steps, tile.records + r * tile.record, weights, page_steps);
+    if (count) {
+      float* scores = tile.scores + r * kScoreStride;
+      if (job.softcap > 0.0f) cap_scores(scores, hidden, count, job.softcap * kLog2e);
+      soften(scores, hidden, count, steps, tile.records + r * tile.record, weights, page_steps);
+    }
     // What only other rows of the tile see weighs nothing.
     for (size_t i = (count + kLanes - 1) / kLanes * kLanes; i < end - begin + 1; ++i) weights[i] = 0;
     for (size_t p = (count + kPageTokens - 1) / kPageTokens; p < kChunkPages; ++p) page_steps[p] = 0.0f;
@@ -203,7 +228,7 @@ void weigh_tails(const AttentionJob& job, const Tile& tile, size_t begin) {
   for (size_t r = 0; r < tile.size; ++r) {
     const AttentionRow& row = tile.rows[r];
     const size_t last = least(begin + kChunkTokens, row.num_positions);
-    for (size_t at = most(begin, row.num_shared); at < last; ++at) {
+    for (size_t at = most(begin, most(row.num_shared, row.first_position)); at < last; ++at) {
       const size_t slot = row.tail[at - row.num_shared], in_page = slot % kPageTokens;
       const int16_t* values = job.pages[slot / kPageTokens] + job.values + kStepsSize + in_page / 2 * 2 * kLanes;
       int32_t* sums = tile.tail_sums + ((at - begin) / kPageTokens * tile.size + r) * padded;

@@ -41,14 +41,45 @@ void rotate(float* x, const float* cos, const float* sin, size_t half) {
   }
 }
 
-void silu_multiply(const float* gate, const float* up, size_t size, float* to) {
+// to = f(gate) * up
+template <class F>
+FORERUN_INLINE void activate(const float* gate, const float* up, size_t size, float* to, F f) {
   size_t i = 0;
-  for (; i + 16 <= size; i += 16) store(to + i, silu(load(gate + i)) * load(up + i));
+  for (; i + 16 <= size; i += 16) store(to + i, f(load(gate + i)) * load(up + i));
   if (i < size) {
     alignas(64) float g[16] = {}, u[16] = {};
     for (size_t j = i; j < size; ++j) g[j - i] = gate[j], u[j - i] = up[j];
-    store(g, silu(load(g)) * load(u));
+    store(g, f(load(g)) * load(u));
     for (size_t j = i; j < size; ++j) to[j] = g[j - i];
+  }
+}
+
+void silu_multiply(const float* gate, const float* up, size_t size, float* to) {
+  activate(gate, up, size, to, [](F32 x) { return silu(x); });
+}
+
+void gelu_tanh_multiply(const float* gate, const float* up, size_t size, float* to) {
+  activate(gate, up, size, to, [](F32 x) { return gelu_tanh(x); });
+}
+
+void add_scaled(const float* x, float scale, size_t size, float* to) {
+  size_t i = 0;
+  for (; i + 16 <= size; i += 16) store(to + i, fma(load(x + i), broadcast(scale), load(to + i)));
+  for (; i < size; ++i) to[i] = __builtin_fmaf(x[i], scale, to[i]);
+}
+
+void scale_and_cap(float* x, size_t size, float scale, float cap) {
+  const auto change = [=](F32 v) {
+    const F32 scaled = v * broadcast(scale);
+    return cap > 0.0f ? soft_cap(scaled, broadcast(cap)) : scaled;
+  };
+  size_t i = 0;
+  for (; i + 16 <= size; i += 16) store(x + i, change(load(x + i)));
+  if (i < size) {
+    alignas(64) float rest[16] = {};
+    for (size_t j = i; j < size; ++j) rest[j - i] = x[j];
+    store(rest, change(load(rest)));
+    for (size_t j = i; j < size; ++j) x[j] = rest[j - i];
   }
 }
 

@@ -29,7 +29,13 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, size_t size, float* to);
   // Rotates pairs (x[i], x[i + half]) (halves apart) by cos[i], sin[i], i < half.
   void (*rotate)(float* x, const float* cos, const float* sin, size_t half);
+  // to[i] = silu(gate[i]) * up[i], or with GELU by its formula with tanh
   void (*silu_multiply)(const float* gate, const float* up, size_t size, float* to);
+  void (*gelu_tanh_multiply)(const float* gate, const float* up, size_t size, float* to);
+  // to[i] += scale * x[i]
+  void (*add_scaled)(const float* x, float scale, size_t size, float* to);
+  // x[i] *= scale, then, where `cap` is not 0, x[i] = cap * tanh(x[i] / cap)
+  void (*scale_and_cap)(float* x, size_t size, float scale, float cap);
   // Numbers in steps of 16 bits; returns the step. `longest` bounds the length of the vector in steps, 0: no bound.
   float (*to_steps)(const float* x, size_t size, float longest, int16_t* to);
 

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -50,6 +51,12 @@ class Fields {
   std::string known_;
 };
 
+Activation activation_named(const std::string& name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  throw std::invalid_argument("activation is '" + name + "': it must be silu or gelu_tanh");
+}
+
 Description description_of(nb::dict dict) {
   Description d;
   Fields fields(std::move(dict));
@@ -64,16 +71,27 @@ Description description_of(nb::dict dict) {
   fields.read("context_length", d.context_length);
   fields.read("epsilon", d.epsilon);
   fields.read("attention_scale", d.attention_scale);
-  fields.read("rope_scale", d.rope_scale);
-  Array<const double, 1> frequencies;
-  fields.read("rope_frequencies", frequencies);
-  d.rope_frequencies.assign(frequencies.data(), frequencies.data() + frequencies.size());
+  fields.read("attention_softcap", d.attention_softcap);
+  fields.read("embedding_scale", d.embedding_scale);
+  fields.read("residual_scale", d.residual_scale);
+  fields.read("logit_scale", d.logit_scale);
+  fields.read("logit_softcap", d.logit_softcap);
+  std::string activation;
+  fields.read("activation", activation);
+  d.activation = activation_named(activation);
+  std::vector<std::pair<Array<const double, 1>, float>> rotaries;
+  fields.read("rotaries", rotaries);
+  for (const auto& [frequencies, scale] : rotaries)
+    d.rotaries.push_back({{frequencies.data(), frequencies.data() + frequencies.size()}, scale});
+  fields.read("layer_rotaries", d.layer_rotaries);
+  fields.read("layer_windows", d.layer_windows);
   fields.done();
   return d;
 }
 
 void set_matrix(Decoder& decoder, const std::string& name, const std::string& stored, Array<const uint8_t, 2> data,
-                int64_t num_inputs, std::optional<Array<const uint32_t, 1>> order, bool requantise) {
+                int64_t num_inputs, std::optional<Array<const uint32_t, 1>> order, const std::string& rounding) {
+  const Rounding how = rounding_named(rounding);
   const Stored format = stored_named(stored);
   if (num_inputs < 1) throw std::invalid_argument("matrix " + name + " has " + std::to_string(num_inputs) + " inputs");
   const size_t row_bytes = stored_row_bytes(format, size_t(num_inputs));
@@ -88,10 +106,8 @@ void set_matrix(Decoder& decoder, const std::string& name, const std::string& st
       throw std::invalid_argument("matrix " + name + " has no row " + std::to_string(order->data()[i]));
   const uint32_t* rows = order ? order->data() : nullptr;
   nb::gil_scoped_release release;
-  Pool& pool = Pool::shared();
-  decoder.set_matrix(name, requantise
-                               ? Matrix::requantise(format, data.data(), num_outputs, size_t(num_inputs), rows, pool)
-                               : Matrix::pack(format, data.data(), num_outputs, size_t(num_inputs), rows, pool));
+  decoder.set_matrix(name,
+                     Matrix::round(how, format, data.data(), num_outputs, size_t(num_inputs), rows, Pool::shared()));
 }
 
 void forward(Decoder& decoder, Array<const int64_t, 1> ids, Array<const int64_t, 1> starts,
@@ -148,8 +164,8 @@ void bind_decoder(nb::module_& module) {
            [](Decoder* self, nb::dict description) { new (self) Decoder(description_of(std::move(description))); },
            "description"_a)
       .def("set_matrix", set_matrix, "name"_a, "stored"_a, nb::arg("data").noconvert(), "num_inputs"_a,
-           nb::arg("order").noconvert() = nb::none(), "requantise"_a = false,
-           "Repacks stored rows [num_outputs, bytes]; output i is row order[i].")
+           nb::arg("order").noconvert() = nb::none(), "rounding"_a = "none",
+           "Repacks stored rows [num_outputs, bytes], rounded to none, q4, q8_0 or bf16; output i is row order[i].")
       .def("set_matrix", &Decoder::set_matrix, "name"_a, "matrix"_a, Unlocked(), "A matrix that is packed already.")
       .def("set_vector",
            [](Decoder& self, const std::string& name, Array<const float, 1> values) {

@@ -41,24 +41,25 @@ void check_order(const uint32_t* rows, size_t count, size_t num_rows) {
 }
 
 Matrix pack(const std::string& name, const Bytes& data, size_t num_inputs, const std::optional<Order>& order,
-            bool requantise) {
+            const std::string& rounding) {
+  const Rounding how = rounding_named(rounding);
   const Stored stored = stored_named(name);
   check_bytes(stored, data, num_inputs);
   const uint32_t* rows = order ? order->data() : nullptr;
   const size_t num_outputs = order ? order->shape(0) : data.shape(0);
   check_order(rows, num_outputs, data.shape(0));
   nb::gil_scoped_release release;
-  return (requantise ? Matrix::requantise : Matrix::pack)(stored, data.data(), num_outputs, num_inputs, rows,
-                                                          Pool::shared());
+  return Matrix::round(how, stored, data.data(), num_outputs, num_inputs, rows, Pool::shared());
 }
 
 // For weights whose rows come in pieces: load.py reads a file so.
-void make_room(Matrix* self, const std::string& name, size_t num_outputs, size_t num_inputs, bool requantise) {
+void make_room(Matrix* self, const std::string& name, size_t num_outputs, size_t num_inputs,
+               const std::string& rounding) {
   constexpr size_t kMost = size_t(1) << 31;
   if (num_outputs > kMost || num_inputs > kMost)
     throw std::invalid_argument("a matrix of " + std::to_string(num_outputs) + " x " + std::to_string(num_inputs) +
                                 " weights is too large");
-  new (self) Matrix(Matrix::room(stored_named(name), num_outputs, num_inputs, requantise));
+  new (self) Matrix(Matrix::room(stored_named(name), num_outputs, num_inputs, rounding_named(rounding)));
 }
 
 void set_rows(Matrix& matrix, size_t first, const Bytes& data, const std::optional<Order>& order) {
@@ -84,7 +85,8 @@ Epilogue epilogue_named(const std::string& name) {
   if (name == "store") return Epilogue::kStore;
   if (name == "add") return Epilogue::kAdd;
   if (name == "silu_multiply") return Epilogue::kSiluMultiply;
-  throw std::invalid_argument("'" + name + "' is no epilogue: store, add, silu_multiply");
+  if (name == "gelu_tanh_multiply") return Epilogue::kGeluTanhMultiply;
+  throw std::invalid_argument("'" + name + "' is no epilogue: store, add, silu_multiply, gelu_tanh_multiply");
 }
 
 std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, const Floats& x,
@@ -93,7 +95,7 @@ std::vector<Result> multiply_all(const std::vector<const Matrix*>& matrices, con
                                  std::optional<int> threads) {
   const Kernels& chosen = kernels_of(isa);
   const Epilogue how = epilogue_named(epilogue);
-  const size_t rows = x.shape(0), num_results = how == Epilogue::kSiluMultiply ? 1 : matrices.size();
+  const size_t rows = x.shape(0), num_results = how == Epilogue::kStore || how == Epilogue::kAdd ? matrices.size() : 1;
   std::vector<Product> products;
   std::vector<Result> results;
   bool quantised = false;
@@ -137,6 +139,14 @@ Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, cons
   float* data = result.data();
   if (name == "silu_multiply") {
     chosen.silu_multiply(x.data(), y.data(), size, data);
+  } else if (name == "gelu_tanh_multiply") {
+    chosen.gelu_tanh_multiply(x.data(), y.data(), size, data);
+  } else if (name == "add_scaled") {  // x to y, times y's first
+    std::copy(y.data(), y.data() + size, data);
+    chosen.add_scaled(x.data(), size ? y.data()[0] : 0.0f, size, data);
+  } else if (name == "scale_and_cap") {  // y: the scale, then the cap
+    std::copy(x.data(), x.data() + size, data);
+    chosen.scale_and_cap(data, size, size ? y.data()[0] : 1.0f, size > 1 ? y.data()[1] : 0.0f);
   } else if (name == "rms_norm") {
     chosen.rms_norm(x.data(), y.data(), 1e-6f, size, data);
   } else if (name == "rotate") {  // y: cos, then sin
@@ -157,7 +167,7 @@ const char* name_of(Layout layout) {
 
 void bind_matrix(nb::module_& module) {
   nb::class_<Matrix>(module, "PackedMatrix", "Repacked weights [num_outputs, num_inputs].")
-      .def("__init__", &make_room, "stored"_a, "num_outputs"_a, "num_inputs"_a, "requantise"_a = false,
+      .def("__init__", &make_room, "stored"_a, "num_outputs"_a, "num_inputs"_a, "rounding"_a = "none",
            "Zeros, for weights that `set_rows` gives piece by piece.")
       .def("set_rows", &set_rows, "first"_a, nb::arg("data").noconvert(), nb::arg("order").noconvert() = nb::none(),
            "Repacks a piece: outputs from `first` on, in multiples of 16 but for the last; output first + i is row "
@@ -183,15 +193,16 @@ void bind_matrix(nb::module_& module) {
           "x"_a, "isa"_a = nb::none(), "threads"_a = nb::none(),
           "x [rows, num_inputs] float32 -> [rows, num_outputs] float32.");
   module.def("pack_matrix", &pack, "stored"_a, "data"_a, "num_inputs"_a, "order"_a = nb::none(),
-             "requantise"_a = false,
-             "Repacks stored weights (uint8 [rows, bytes of a row]); `order` names the row of each output. ValueError "
-             "where shapes or formats do not fit.");
+             "rounding"_a = "none",
+             "Repacks stored weights (uint8 [rows, bytes of a row]), rounded to none, q4, q8_0 or bf16; `order` names "
+             "the row of each output. ValueError where shapes or formats do not fit.");
   module.def("multiply", &multiply_all, "matrices"_a, "x"_a, "biases"_a = std::vector<std::optional<Vector>>(),
              "epilogue"_a = "store", "start"_a = std::vector<Floats>(), "isa"_a = nb::none(), "threads"_a = nb::none(),
              "Products of x [rows, inputs] with several matrices in one loop; epilogue: store, add (to start), "
-             "silu_multiply (of exactly two).");
+             "silu_multiply or gelu_tanh_multiply (of exactly two).");
   module.def("apply_layer", &apply_layer, "name"_a, "x"_a, "y"_a, "isa"_a = nb::none(),
-             "silu_multiply, rms_norm or rotate (y: cos, then sin) of float32 vectors.");
+             "silu_multiply, gelu_tanh_multiply, add_scaled (x to y, times y[0]), scale_and_cap (y: scale, cap), "
+             "rms_norm or rotate (y: cos, then sin) of float32 vectors.");
   module.def(
       "to_half",
       [](const Vector& x) {

@@ -23,6 +23,8 @@ void read_stored(Layout layout, const uint8_t* stored, size_t num_groups, Codes&
 void decode(Layout layout, const Codes& codes, size_t num_groups, float* to);                 // stored.cpp
 void write_tile(Layout layout, const Codes& codes, size_t num_groups, size_t lane, uint8_t* tile);  // tiles.cpp
 void read_tile(Layout layout, const uint8_t* tile, size_t num_groups, size_t lane, Codes& to);      // tiles.cpp
+// Weights as codes of Q8_0 (a group with a NaN or an infinity has NaN for its scale). rounding.cpp
+void round_to_q8_0(const float* weights, size_t num_groups, Codes& to);
 // [up to 256 inputs][16 lanes] weights, which are overwritten, as a tile of kQ4K, the last block of a row cut where it
 // must be. requantise.cpp
 void requantise_block(float* weights, size_t num_groups, size_t lanes, uint8_t* tile);

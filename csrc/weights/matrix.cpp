@@ -62,6 +62,27 @@ void requantise_panel(Stored stored, const std::vector<const uint8_t*>& rows, si
   }
 }
 
+// One stored row to a lane of a panel of kQ8_0 or kBFloat16, rounded.
+void round_row(Layout layout, Stored stored, const uint8_t* row, size_t num_inputs, size_t lane, uint8_t* panel) {
+  std::vector<float> weights(num_inputs);
+  decode_row(stored, row, num_inputs, weights.data());
+  if (layout == Layout::kBFloat16) {
+    std::vector<uint16_t> rounded(num_inputs);
+    for (size_t k = 0; k < num_inputs; ++k) rounded[k] = float_to_bf16(weights[k]);
+    return write_lane<uint16_t>(reinterpret_cast<const uint8_t*>(rounded.data()), num_inputs, lane, panel);
+  }
+  Codes codes;
+  const float* from = weights.data();
+  for (size_t left = num_inputs / kGroup; left > 0;) {
+    const size_t count = left < kGroupsOfBlock ? left : kGroupsOfBlock;
+    round_to_q8_0(from, count, codes);
+    write_tile(layout, codes, count, lane, panel);
+    from += count * kGroup;
+    panel += tile_bytes(layout, count);
+    left -= count;
+  }
+}
+
 MatrixView view_of(Layout layout, size_t num_outputs, size_t num_inputs) {
   if (num_outputs == 0 || num_inputs == 0)
     throw std::invalid_argument("a matrix of " + std::to_string(num_outputs) + " x " + std::to_string(num_inputs) +
@@ -101,27 +122,39 @@ bool needs_quantised(Layout layout) {
 
 Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs, const uint32_t* order,
                     Pool& pool) {
-  Matrix matrix = room(stored, num_outputs, num_inputs, false);
-  matrix.set_rows(0, num_outputs, data, order, pool);
-  return matrix;
+  return round(Rounding::kNone, stored, data, num_outputs, num_inputs, order, pool);
 }
 
 Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                           const uint32_t* order, Pool& pool) {
-  Matrix matrix = room(stored, num_outputs, num_inputs, true);
+  return round(Rounding::kQ4, stored, data, num_outputs, num_inputs, order, pool);
+}
+
+Matrix Matrix::round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
+                     const uint32_t* order, Pool& pool) {
+  Matrix matrix = room(stored, num_outputs, num_inputs, rounding);
   matrix.set_rows(0, num_outputs, data, order, pool);
   return matrix;
 }
 
-Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, bool requantise) {
+Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, Rounding rounding) {
   stored_row_bytes(stored, num_inputs);  // refuses what does not fit
-  const bool is_small = stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K;
+  Layout layout = layout_of(stored);
+  const Layout rounded = rounding == Rounding::kQ4     ? Layout::kQ4K
+                         : rounding == Rounding::kQ8_0 ? Layout::kQ8_0
+                         : rounding == Rounding::kBF16 ? Layout::kBFloat16
+                                                       : layout;
+  const bool has_4_bits = stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K;
+  if (rounded == layout || (rounding == Rounding::kQ4 && has_4_bits)) rounding = Rounding::kNone;
+  if (rounding != Rounding::kNone) layout = rounded;
+  if (rounding == Rounding::kQ4 && num_inputs % kGroup != 0)
+    throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
+  if (rounding == Rounding::kQ8_0 && num_inputs % kGroup != 0)
+    throw std::invalid_argument("weights are rounded to Q8_0 by 32 but a row has " + std::to_string(num_inputs));
   Matrix matrix;
   matrix.stored_ = stored;
-  matrix.rounds_ = requantise && !is_small;
-  if (matrix.rounds_ && num_inputs % kGroup != 0)
-    throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
-  matrix.view_ = view_of(matrix.rounds_ ? Layout::kQ4K : layout_of(stored), num_outputs, num_inputs);
+  matrix.rounding_ = rounding;
+  matrix.view_ = view_of(layout, num_outputs, num_inputs);
   uint8_t* room = nullptr;
   matrix.block_ = find_room(matrix.num_bytes(), room);
   matrix.view_.data = room;
@@ -129,19 +162,25 @@ Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, bool r
 }
 
 void Matrix::set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool) {
-  const size_t last = first + count;
+  const size_t last = first + count, num_inputs = view_.num_inputs;
   if (first % kPanel != 0 || (last % kPanel != 0 && last != view_.num_outputs) || last > view_.num_outputs)
     throw std::invalid_argument("outputs " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                 std::to_string(view_.num_outputs) + " are not whole panels");
-  const size_t row_bytes = stored_row_bytes(stored_, view_.num_inputs);
+  const size_t row_bytes = stored_row_bytes(stored_, num_inputs);
   uint8_t* room = block_->data() + (view_.data - block_->data());
   pool.run(int64_t((count + kPanel - 1) / kPanel), [&](int64_t index) {
     std::vector<const uint8_t*> rows;
     for (size_t i = size_t(index) * kPanel; i < count && rows.size() < kPanel; ++i)
       rows.push_back(data + (order == nullptr ? i : order[i]) * row_bytes);
     uint8_t* panel = room + (first / kPanel + size_t(index)) * view_.panel_bytes;
-    if (rounds_) return requantise_panel(stored_, rows, view_.num_inputs, panel);
-    for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored_, rows[lane], view_.num_inputs, lane, panel);
+    if (rounding_ == Rounding::kQ4) return requantise_panel(stored_, rows, num_inputs, panel);
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      if (rounding_ == Rounding::kNone) {
+        pack_row(stored_, rows[lane], num_inputs, lane, panel);
+      } else {
+        round_row(view_.layout, stored_, rows[lane], num_inputs, lane, panel);
+      }
+    }
   });
 }
 

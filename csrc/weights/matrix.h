@@ -13,6 +13,12 @@ namespace forerun {
 
 struct Kernels;  // kernels/table.h
 
+// What weights may be rounded to while they are packed.
+enum class Rounding : uint8_t { kNone, kQ4, kQ8_0, kBF16 };
+
+// "none", "q4", "q8_0" or "bf16"; throws std::invalid_argument for another name.
+Rounding rounding_named(const std::string& name);
+
 class Matrix {
  public:
   // Repacks [num_outputs, num_inputs] stored weights (rows one after the other), in parallel, their values unchanged.
@@ -25,9 +31,14 @@ class Matrix {
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
 
+  // As `pack`, each weight rounded first: kQ4 as `requantise`, kQ8_0 as GGUF files have it, kBF16 to nearest even. The
+  // rows of a panel are rounded by the thread that packs it: there is never a second copy of the matrix.
+  static Matrix round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
+                      const uint32_t* order, Pool& pool);
+
   // The same in pieces, so that a file need not be read whole: zeros that stand for `stored` weights, then outputs
   // first .. first + count, whole panels unless they are the last; `data` and `order` are those of the piece.
-  static Matrix room(Stored stored, size_t num_outputs, size_t num_inputs, bool requantise);
+  static Matrix room(Stored stored, size_t num_outputs, size_t num_inputs, Rounding rounding);
   void set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool);
 
   const MatrixView& view() const { return view_; }
@@ -42,7 +53,7 @@ class Matrix {
   std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
   MatrixView view_{};
   Stored stored_{};
-  bool rounds_ = false;  // to 4 bits
+  Rounding rounding_ = Rounding::kNone;
 };
 
 // Whether a layout needs the quantised form of its inputs.

@@ -18,6 +18,10 @@ constexpr size_t kWorthSharing = 8192;             // values that several thread
 size_t num_outputs(const Product& p) { return p.num_outputs ? p.num_outputs : p.matrix->num_outputs(); }
 size_t num_panels(const Product& p) { return (num_outputs(p) + kPanel - 1) / kPanel; }
 
+bool is_paired(Epilogue epilogue) {
+  return epilogue == Epilogue::kSiluMultiply || epilogue == Epilogue::kGeluTanhMultiply;
+}
+
 size_t clamp(size_t value, size_t low, size_t high) { return value < low ? low : value > high ? high : value; }
 
 // What one thread takes at a time: panels [first, first + count) of a product.
@@ -82,9 +86,8 @@ void check(const std::vector<Product>& products, const RowsView& x, Epilogue epi
     if (needs_quantised(p.matrix->view().layout) && x.quantised == nullptr)
       throw std::invalid_argument("a quantised matrix was given rows that were not quantised");
   }
-  if (epilogue == Epilogue::kSiluMultiply &&
-      (products.size() != 2 || num_outputs(products[0]) != num_outputs(products[1])))
-    throw std::invalid_argument("silu(gate) * up needs exactly two matrices of as many outputs");
+  if (is_paired(epilogue) && (products.size() != 2 || num_outputs(products[0]) != num_outputs(products[1])))
+    throw std::invalid_argument("f(gate) * up needs exactly two matrices of as many outputs");
 }
 
 }  // namespace
@@ -122,7 +125,9 @@ void multiply(const std::vector<Product>& products, const Activations& activatio
               const Kernels& kernels) {
   const RowsView& x = activations.view();
   check(products, x, epilogue);
-  const bool paired = epilogue == Epilogue::kSiluMultiply;
+  const bool paired = is_paired(epilogue);
+  const auto activate =
+      epilogue == Epilogue::kGeluTanhMultiply ? kernels.gelu_tanh_multiply : kernels.silu_multiply;
   const std::vector<Piece> pieces = cut(products, paired ? 1 : products.size(), x, pool.num_threads());
   pool.run(int64_t(pieces.size()), [&](int64_t index) {
     alignas(64) float results[2][kMaxBatch * kChunk * kPanel];
@@ -138,7 +143,7 @@ void multiply(const std::vector<Product>& products, const Activations& activatio
         if (paired) {
           kernels.multiply_panels(products[1].matrix->view(), first, count, x, chunk, results[1]);
           add_biases(products[1], first, count, M, results[1]);
-          kernels.silu_multiply(results[0], results[1], kPanel * M * count, results[0]);
+          activate(results[0], results[1], kPanel * M * count, results[0]);
         }
         put(product, first, count, row, M, results[0], epilogue == Epilogue::kAdd);
       }

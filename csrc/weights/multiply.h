@@ -31,9 +31,10 @@ enum class Epilogue : uint8_t {
   kStore,         // out = product (+ bias)
   kAdd,           // out += product (+ bias)
   kSiluMultiply,  // out = silu(product with the first matrix) * product with the second: exactly two matrices
+  kGeluTanhMultiply,  // likewise, with GELU by its formula with tanh
 };
 
-// One matrix of a product: out[m * stride + output]. The second of kSiluMultiply has no `out` of its own.
+// One matrix of a product: out[m * stride + output]. The second of a pair has no `out` of its own.
 struct Product {
   const Matrix* matrix;
   const float* bias;  // [num_outputs] or nullptr

@@ -37,6 +37,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     strict: bool = False,
+    quantize: str | None = None,
     context_length: int | None = None,
     draft_context: int | None = None,
     draft_vocabulary: int | None = None,
@@ -52,11 +53,13 @@ def load(
     repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "lookup", "none" (the
     default otherwise) or a Drafter. `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
 
-    `runtime` and `draft_runtime` are "native" (GGUF files on the CPU, weights as they are stored), "torch" (any served
-    model, on a CPU or CUDA) or "auto": native where it serves the file and neither `device` nor `dtype` asks for what
-    torch alone has. The two may differ. `device` and `dtype` are settings of torch; `dtype` "auto" takes what the
-    device computes fast. `strict` makes a row independent, bit for bit, of what shares its pass, so that text is equal
-    to plain decoding's: torch then pads every pass to one shape (slower), the native runtime is always so.
+    `runtime` and `draft_runtime` are "native" (on the CPU, weights as they are stored), "torch" (any served model, on a
+    CPU or CUDA) or "auto": native for GGUF files that it serves, where neither `device` nor `dtype` asks for what torch
+    alone has, and for transformers directories whose weights are to be rounded. The two may differ. `quantize` rounds
+    the target's float matrices (F32, F16, BF16) while the native runtime loads them: "q4", "q8_0" or "bf16". `device`
+    and `dtype` are settings of torch; `dtype` "auto" takes what the device computes fast. `strict` makes a row
+    independent, bit for bit, of what shares its pass, so that text is equal to plain decoding's: torch then pads every
+    pass to one shape (slower), the native runtime is always so.
 
     `context_length` and `draft_context` (tokens) lower the models' own. Cheaper drafts, none of which changes the text:
     `draft_vocabulary` cuts the draft's output head to the N most used tokens (q has no mass elsewhere; see
@@ -100,7 +103,7 @@ def load(
     files = resolve(str(target), mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
     settings: dict[str, Any] = {"device": device, "dtype": dtype, "strict": strict}
-    of_target = choose(files.path, files.kind, runtime, context_length=context_length, **settings)
+    of_target = choose(files.path, files.kind, runtime, context_length=context_length, quantize=quantize, **settings)
     of_target.check()
     choices, of_draft_model = [(files.name, of_target)], None
     if kind == "model" and draft is not None:

@@ -83,7 +83,7 @@ def write_tiny_gguf(
     }
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_shard)
     for key, value in values.items():
-        _add(writer, key, value)
+        add_value(writer, key, value)
     if not vocabulary_only:
         shapes = tensor_shapes(architecture, num_tokens + padding, layers, hidden, heads, kv_heads, feed_forward, tied)
         for name, shape in shapes.items():
@@ -223,7 +223,8 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, tensor_t
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """One key of any type; None leaves it out."""
     if value is None:
         return
     if isinstance(value, bool):

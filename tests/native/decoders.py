@@ -31,6 +31,18 @@ class Tiny:
     head_norms: bool = False
     tied: bool = False
     scale: float = 1.0
+    rotaries: tuple[tuple[int, float], ...] | None = None
+    """(frequencies, scale) of each table; None: one that turns whole heads."""
+    layer_rotaries: tuple[int, ...] = ()
+    layer_windows: tuple[int, ...] = ()
+    activation: str = "silu"
+    attention_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    norms: tuple[str, ...] = ("attention_norm", "ffn_norm")
+    wide_norms: bool = False
     stored: str = "F32"
     seed: int = 0
     matrices: dict[str, np.ndarray] = field(default_factory=dict)
@@ -38,18 +50,28 @@ class Tiny:
     raw: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def frequencies(self) -> np.ndarray:
-        half = self.head_size // 2
-        return 10000.0 ** -(np.arange(half) / half)
+    def tables(self) -> list[tuple[np.ndarray, float]]:
+        tables = ((self.head_size // 2, 1.0),) if self.rotaries is None else self.rotaries
+        return [((10.0 ** (4 - i)) ** -(np.arange(n) / n), scale) for i, (n, scale) in enumerate(tables)]
+
+    @property
+    def windows(self) -> list[int]:
+        return list(self.layer_windows) or [0] * self.num_layers
+
+    @property
+    def rotary_of(self) -> list[int]:
+        return list(self.layer_rotaries) or [0] * self.num_layers
 
     def description(self) -> dict[str, object]:
         sizes = ("num_layers hidden_size intermediate_size num_heads num_kv_heads head_size num_embeddings "
-                 "vocabulary_size context_length epsilon")  # fmt: skip
+                 "vocabulary_size context_length epsilon activation attention_softcap embedding_scale "
+                 "residual_scale logit_scale logit_softcap")  # fmt: skip
         return {
             **{name: getattr(self, name) for name in sizes.split()},
             "attention_scale": self.head_size**-0.5 * self.scale,
-            "rope_scale": 1.0,
-            "rope_frequencies": self.frequencies,
+            "rotaries": self.tables,
+            "layer_rotaries": self.rotary_of,
+            "layer_windows": self.windows,
         }
 
 
@@ -68,11 +90,13 @@ def tiny(**settings: object) -> Tiny:
         sizes |= {at + "q": (queries, hidden), at + "k": (keys, hidden), at + "v": (keys, hidden)}
         sizes |= {at + "o": (hidden, queries), at + "down": (hidden, inner)}
         sizes |= {at + "gate": (inner, hidden), at + "up": (inner, hidden)}
-        vectors |= {at + name: 1 + 0.2 * generator.standard_normal(hidden) for name in ("attention_norm", "ffn_norm")}
+        vectors |= {at + name: 1 + 0.2 * generator.standard_normal(hidden) for name in shape.norms}
         for name in shape.biases:
             vectors[at + name + "_bias"] = 0.5 * generator.standard_normal(sizes[at + name][0])
-        if shape.head_norms:
-            vectors |= {at + n: 1 + 0.2 * generator.standard_normal(shape.head_size) for n in ("q_norm", "k_norm")}
+        if shape.head_norms or shape.wide_norms:
+            widths = (queries, keys) if shape.wide_norms else (shape.head_size,) * 2
+            for n, width in zip(("q_norm", "k_norm"), widths, strict=True):
+                vectors[at + n] = 1 + 0.2 * generator.standard_normal(width)
     matrices, raw = {}, {}
     for name, (outputs, inputs) in sizes.items():
         values = generator.standard_normal((outputs, inputs)).astype(np.float32)
@@ -152,56 +176,78 @@ def reference(model: Tiny, tokens: Sequence[int], cached: Callable[[np.ndarray],
     """Logits [len(tokens), vocabulary_size] in float64, straight from the definition. Keys and values go through
     `cached`."""
 
-    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + model.epsilon) * weight
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        weight = model.vectors.get(name)
+        return x if weight is None else x / np.sqrt((x * x).mean(-1, keepdims=True) + model.epsilon) * weight
 
     def product(name: str, x: np.ndarray) -> np.ndarray:
         y = x @ model.matrices[name].astype(np.float64).T
         return y + model.vectors[name + "_bias"] if name + "_bias" in model.vectors else y
 
-    def heads(x: np.ndarray, count: int) -> np.ndarray:
-        return x.reshape(len(tokens), count, model.head_size).transpose(1, 0, 2)
+    def heads(x: np.ndarray, count: int, norm_name: str = "") -> np.ndarray:
+        if model.wide_norms:
+            return norm(x, norm_name).reshape(len(tokens), count, model.head_size).transpose(1, 0, 2)
+        return norm(x.reshape(len(tokens), count, model.head_size).transpose(1, 0, 2), norm_name)
 
-    angles = np.arange(len(tokens))[:, None] * model.frequencies
-    cos, sin = np.cos(angles), np.sin(angles)
+    def turn(x: np.ndarray, table: int) -> np.ndarray:
+        if table < 0:
+            return x
+        frequencies, scale = model.tables[table]
+        turned = np.arange(len(tokens))[:, None] * frequencies
+        n = len(frequencies)
+        pairs = (x[..., :n] + 1j * x[..., n : 2 * n]) * np.exp(1j * turned) * scale
+        return np.concatenate([pairs.real, pairs.imag, x[..., 2 * n :]], -1)
 
-    def turn(x: np.ndarray) -> np.ndarray:
-        a, b = np.split(x, 2, -1)
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    def capped(x: np.ndarray, cap: float) -> np.ndarray:
+        return cap * np.tanh(x / cap) if cap else x
 
-    x = model.matrices["embedding"][list(tokens)].astype(np.float64)
-    hidden_mask = np.triu(np.full((len(tokens), len(tokens)), -np.inf), 1)
+    x = model.matrices["embedding"][list(tokens)] * np.float64(model.embedding_scale)
+    behind = np.subtract.outer(np.arange(len(tokens)), np.arange(len(tokens)))
     for i in range(model.num_layers):
         at = f"layers.{i}."
-        y = norm(x, model.vectors[at + "attention_norm"])
-        q = heads(product(at + "q", y), model.num_heads)
-        k = heads(product(at + "k", y), model.num_kv_heads)
+        y = norm(x, at + "attention_norm")
+        q = heads(product(at + "q", y), model.num_heads, at + "q_norm")
+        k = heads(product(at + "k", y), model.num_kv_heads, at + "k_norm")
         v = heads(product(at + "v", y), model.num_kv_heads)
-        if model.head_norms:
-            q, k = norm(q, model.vectors[at + "q_norm"]), norm(k, model.vectors[at + "k_norm"])
         group = model.num_heads // model.num_kv_heads
-        q, k, v = turn(q), cached(turn(k)).repeat(group, 0), cached(v).repeat(group, 0)
-        scores = q @ k.transpose(0, 2, 1) * (model.head_size**-0.5 * model.scale) + hidden_mask
+        q, k = turn(q, model.rotary_of[i]), turn(k, model.rotary_of[i])
+        k, v = cached(k).repeat(group, 0), cached(v).repeat(group, 0)
+        scores = capped(q @ k.transpose(0, 2, 1) * (model.head_size**-0.5 * model.scale), model.attention_softcap)
+        scores[:, (behind < 0) | (behind >= (model.windows[i] or len(tokens)))] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        x = x + product(at + "o", (weights @ v).transpose(1, 0, 2).reshape(len(tokens), -1))
-        y = norm(x, model.vectors[at + "ffn_norm"])
-        gate = product(at + "gate", y)
-        x = x + product(at + "down", gate / (1 + np.exp(-gate)) * product(at + "up", y))
-    x = norm(x, model.vectors["norm"])
+        y = product(at + "o", (weights @ v).transpose(1, 0, 2).reshape(len(tokens), -1))
+        x = x + norm(y, at + "attention_post_norm") * model.residual_scale
+        y = norm(x, at + "ffn_norm")
+        y = product(at + "down", activate(model.activation, product(at + "gate", y)) * product(at + "up", y))
+        x = x + norm(y, at + "ffn_post_norm") * model.residual_scale
+    x = norm(x, "norm")
     head = model.matrices["embedding" if model.tied else "head"][: model.vocabulary_size]
-    return x @ head.astype(np.float64).T
+    return capped(x @ head.astype(np.float64).T * model.logit_scale, model.logit_softcap)
+
+
+def activate(activation: str, x: np.ndarray) -> np.ndarray:
+    if activation == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x / (1 + np.exp(-x))
 
 
 def text(model: Tiny, num_tokens: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(1000 + seed).integers(0, model.num_embeddings, num_tokens).tolist()
 
 
-def fingerprint(stored: str = "F32") -> str:
+EVERYTHING: dict[str, object] = {
+    "attention_softcap": 3.0, "logit_softcap": 4.0, "logit_scale": 0.5, "embedding_scale": 2.0, "residual_scale": 0.7,
+    "norms": ("attention_norm", "ffn_norm", "attention_post_norm", "ffn_post_norm"), "wide_norms": True,
+    "activation": "gelu_tanh", "rotaries": ((3, 1.0),), "layer_windows": (5, 70), "layer_rotaries": (0, -1),
+}  # fmt: skip
+"""Every feature at once."""
+
+
+def fingerprint(stored: str = "F32", **settings: object) -> str:
     """A digest of logits from every kind of pass, to be compared between threads and instruction sets."""
-    model = tiny(
-        stored=stored, hidden_size=256, intermediate_size=256, num_heads=4, head_size=24, biases=("q", "k"), seed=3
-    )
+    shape = {"hidden_size": 256, "intermediate_size": 256, "num_heads": 4, "head_size": 24, "biases": ("q", "k")}
+    model = tiny(stored=stored, seed=3, **{**shape, **settings})
     decoder, width, digest = build(model), model.vocabulary_size, hashlib.sha256()
     tokens = text(model, 150)
     decoder.begin(0)

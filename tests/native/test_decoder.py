@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.native.decoders import BIASES, Tiny, build, feed, fingerprint, reference, rows_of, text, tiny
+from tests.native.decoders import BIASES, EVERYTHING, Tiny, build, feed, fingerprint, reference, rows_of, text, tiny
 
 from forerun import _native
 
@@ -113,15 +113,17 @@ def test_rows_do_not_depend_on_neighbours(model: Tiny, decoder: _native.Decoder)
 
 
 @pytest.mark.parametrize("settings", [{"FORERUN_THREADS": "1"}, {"FORERUN_THREADS": "5"}, {"FORERUN_ISA": "portable"}])
-@pytest.mark.parametrize("stored", ["F32", "Q8_0"])
-def test_bits_do_not_depend_on_threads_or_instruction_set(settings: dict[str, str], stored: str) -> None:
+@pytest.mark.parametrize("stored, features", [("F32", {}), ("Q8_0", {}), ("F32", EVERYTHING)])
+def test_bits_do_not_depend_on_threads_or_instruction_set(
+    settings: dict[str, str], stored: str, features: dict[str, object]
+) -> None:
     root = Path(__file__).parents[2]
-    code = f"from tests.native.decoders import fingerprint; print(fingerprint({stored!r}))"
+    code = f"from tests.native.decoders import fingerprint; print(fingerprint({stored!r}, **{features!r}))"
     path = os.pathsep.join([str(Path(_native.__file__).parents[1]), str(root)])
     environment = {**os.environ, **settings, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == fingerprint(stored)
+    assert done.stdout.strip() == fingerprint(stored, **features)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -69,7 +69,7 @@ def test_angles_that_cannot_be_reduced_are_refused(value: float) -> None:
     frequencies = np.ones(8)
     frequencies[5] = value
     with pytest.raises(ValueError, match="rotary frequency"):
-        _native.Decoder({**tiny().description(), "rope_frequencies": frequencies})
+        _native.Decoder({**tiny().description(), "rotaries": [(frequencies, 1.0)]})
 
 
 def test_arrays_that_do_not_fit_each_other() -> None:

@@ -211,8 +211,8 @@ def test_wrong_descriptions_and_weights_are_named() -> None:
         ({"num_layers": 0}, "num_layers"),
         ({"head_size": 5}, "even"),
         ({"num_kv_heads": 3}, "cannot share"),
-        ({"rope_frequencies": np.zeros(2)}, "rope_frequencies"),
-        ({"rope_frequencies": np.full(3, np.nan)}, "usable"),
+        ({"rotaries": [(np.zeros(4), 1.0)]}, r"rotaries\[0\] has 4 frequencies"),
+        ({"rotaries": [(np.full(3, np.nan), 1.0)]}, "usable"),
         ({"surprise": 1}, "unknown"),
         ({"epsilon": "small"}, "epsilon"),
     ):

@@ -11,7 +11,7 @@ from forerun import _native
 
 from .tools_matrices import ISAS, same_bits
 
-LAYERS = ["silu_multiply", "rms_norm", "rotate"]
+LAYERS = ["silu_multiply", "gelu_tanh_multiply", "add_scaled", "scale_and_cap", "rms_norm", "rotate"]
 SPECIAL = np.array([0, -0.0, 1e-45, -1e-38, 88, -88, 87.4, -87.4, 1e38, -1e38, np.inf, -np.inf], np.float32)
 
 
@@ -80,6 +80,58 @@ def test_silu(isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_gelu(isa):
+    x = np.concatenate([np.linspace(-9, 60, 200001), np.geomspace(1e-30, 1, 1000)]).astype(np.float32)
+    u = np.sqrt(2 / np.pi) * (x + 0.044715 * x.astype(np.float64) ** 3)
+    exact = x / (1 + np.exp(-2 * u))
+    error = np.abs(apply("gelu_tanh_multiply", x, np.ones_like(x), isa) - exact)
+    assert np.all(error <= 1e-5 * np.abs(exact))
+    assert np.all(error <= 2e-7 * np.maximum(1, np.abs(x)))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_gelu_far_from_zero(isa):
+    def gelu(value):
+        return apply("gelu_tanh_multiply", np.full(19, value, np.float32), np.ones(19, np.float32), isa)
+
+    assert np.abs(gelu(-1e4)).max() < 1e-33
+    assert np.all(gelu(1e30) == np.float32(1e30))
+    for value in (np.nan, np.inf, -np.inf):
+        assert not np.isfinite(gelu(value)).any()
+
+
+def capped(x, cap, isa, scale=1.0):
+    """cap * tanh(scale * x / cap)"""
+    return apply("scale_and_cap", x, np.resize(np.array([scale, cap], np.float32), x.shape), isa)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_tanh(isa):
+    """To 3 ulp everywhere: of every 4,099th float, and of some that are special."""
+    bits = np.arange(0, np.float32(200).view(np.uint32), 4099, dtype=np.uint32)
+    near = np.concatenate([np.linspace(0.1, 10.1, 300001), [0.17328680, 0.5198604, 9.0, 9.01, 10.0, 1e38, np.inf]])
+    positive = np.concatenate([bits.view(np.float32), near.astype(np.float32)])
+    x = np.concatenate([positive, -positive])
+    found, exact = capped(x, 1.0, isa), np.tanh(x.astype(np.float64))
+    assert np.all(np.abs(found - exact) <= 3 * np.spacing(np.abs(exact).astype(np.float32)))
+    assert np.abs(found).max() == 1.0
+    assert np.isnan(capped(np.full(20, np.nan, np.float32), 1.0, isa)).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("cap", [1e-40, 1e-3, 30.0, 1e30])
+def test_soft_caps(isa, cap):
+    x = np.concatenate([np.geomspace(1e-30, 1e30, 997), -np.geomspace(1e-30, 1e30, 1003), [0.0]]).astype(np.float32)
+    exact = np.float64(np.float32(cap)) * np.tanh(x.astype(np.float64) / np.float64(np.float32(cap)))
+    found = capped(x, cap, isa)
+    assert np.all(np.abs(found - exact) <= 5e-7 * np.abs(exact) + cap * 1e-44 + 1e-44)  # x / cap may be subnormal
+    assert np.abs(found).max() <= np.float32(cap)
+    assert same_bits(capped(x, cap, isa, 0.5), capped(x * np.float32(0.5), cap, isa))
+    assert same_bits(capped(x, 0.0, isa, 0.125), x * np.float32(0.125))
+    assert capped(np.array([np.inf, -np.inf], np.float32), cap, isa).tolist() == [np.float32(cap), -np.float32(cap)]
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("size", [1, 15, 16, 576, 1001])
 def test_rms_norm(isa, size):
     rng = np.random.default_rng(3)
@@ -89,6 +141,16 @@ def test_rms_norm(isa, size):
     small = x * np.float32(1e-3)  # where epsilon is as large as the mean square
     exact = small / np.sqrt(np.mean(small.astype(np.float64) ** 2) + 1e-6) * weight
     assert np.allclose(apply("rms_norm", small, weight, isa), exact, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("size", [1, 15, 16, 33])
+def test_sums_with_a_scale(isa, size):
+    x, y = (np.random.default_rng(i).standard_normal(size).astype(np.float32) for i in range(2))
+    exact = y + x.astype(np.float64) * y[0]
+    assert np.allclose(apply("add_scaled", x, y, isa), exact, rtol=1e-7, atol=1e-7)
+    y[0] = 1.0
+    assert same_bits(apply("add_scaled", x, y, isa), x + y)
 
 
 @pytest.mark.parametrize("isa", ISAS)

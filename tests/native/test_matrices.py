@@ -263,15 +263,16 @@ def test_biases_sums_and_several_matrices(rows, isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", [1, 6, 25])
-def test_silu_of_one_times_another(rows, isa):
+@pytest.mark.parametrize("name", ["silu_multiply", "gelu_tanh_multiply"])
+def test_an_activation_of_one_times_another(name, rows, isa):
     rng = np.random.default_rng(17)
     gate = pack("Q5_0", random_stored(rng, "Q5_0", 45, 96, 0.1), 96)
     up = pack("Q8_0", random_stored(rng, "Q8_0", 45, 96), 96)
     x = rng.standard_normal((rows, 96)).astype(np.float32)
     biases = [rng.standard_normal(45).astype(np.float32) for _ in range(2)]
     a, b = (matrix.multiply(x, isa=isa) + bias for matrix, bias in zip((gate, up), biases, strict=True))
-    (fused,) = _native.multiply([gate, up], x, biases=biases, epilogue="silu_multiply", isa=isa)
-    apart = _native.apply_layer("silu_multiply", a.ravel(), b.ravel(), isa=isa).reshape(a.shape)
+    (fused,) = _native.multiply([gate, up], x, biases=biases, epilogue=name, isa=isa)
+    apart = _native.apply_layer(name, a.ravel(), b.ravel(), isa=isa).reshape(a.shape)
     assert same_bits(fused, apart)
 
 
@@ -295,6 +296,6 @@ def test_refusals_name_the_fact():
     with pytest.raises(ValueError, match="mmx"):
         pack("Q4_K", stored, 512).multiply(np.zeros((1, 512), np.float32), isa="mmx")
     with pytest.raises(ValueError, match="by 32 but a row has 7"):
-        pack("F32", np.zeros((2, 28), np.uint8), 7, requantise=True)
+        pack("F32", np.zeros((2, 28), np.uint8), 7, rounding="q4")
     with pytest.raises(ValueError, match="0 rows"):
         pack("Q4_K", stored, 512).multiply(np.zeros((0, 512), np.float32))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.models.tiny_gguf import write_tiny_gguf
 from tests.runtime.native_pair import LONG, PROMPTS
 
+from forerun import _native
 from forerun.loading import load
 
 
@@ -36,3 +38,15 @@ def texts(pair: tuple[Path, Path]) -> Iterator[list[tuple[int, ...]]]:
     """What the target writes to PROMPTS with seed 1."""
     with load(pair[0]) as llm:
         yield [llm.generate(prompt, seed=1, **LONG).tokens for prompt in PROMPTS]
+
+
+@pytest.fixture
+def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where a weight is read."""
+
+    class Empty:
+        def __init__(self, description: dict[str, Any]) -> None: ...
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("weights were read")
+
+    monkeypatch.setattr(_native, "Decoder", Empty)

@@ -17,7 +17,7 @@ from gguf.quants import dequantize
 class NumpyMatrix:
     """In place of _native.PackedMatrix."""
 
-    def __init__(self, stored: str, num_outputs: int, num_inputs: int, requantise: bool = False) -> None:
+    def __init__(self, stored: str, num_outputs: int, num_inputs: int, rounding: str = "none") -> None:
         self.stored, self.num_outputs = stored, num_outputs
         self.weights = np.full((num_outputs, num_inputs), np.nan)
 
@@ -87,7 +87,8 @@ class NumpyDecoder:
             own = np.arange(-1, count - 1) if parents is None else parents[at : at + count]
             hidden = self._span(id, start, tokens[at : at + count], own)
             hidden = self._norm(hidden[count - wanted :], "norm")
-            out[row : row + wanted] = hidden @ self.weights["head"].T
+            logits = hidden @ self.weights["head"].T * self.about["logit_scale"]
+            out[row : row + wanted] = self._capped(logits, self.about["logit_softcap"])
             at, row = at + count, row + wanted
         assert (at, row) == (len(tokens), len(out))
 
@@ -100,51 +101,76 @@ class NumpyDecoder:
         self.starts[id] = start
         count = len(tokens)
         seen = np.zeros((count, start + count), dtype=bool)
-        depths = np.zeros(count)
+        positions = np.zeros(start + count, dtype=np.int64)
+        positions[:start] = np.arange(start)
         for i, parent in enumerate(parents):
             seen[i] = seen[parent] if parent >= 0 else np.arange(start + count) < start
             seen[i, start + i] = True
-            depths[i] = 0 if parent < 0 else depths[parent] + 1
-        angles = (start + depths)[:, None] * np.asarray(self.about["rope_frequencies"], dtype=np.float64)
-        x = self.weights["embedding"][tokens]
+            positions[start + i] = seen[i].sum() - 1
+        x = self.weights["embedding"][tokens] * self.about["embedding_scale"]
         for i in range(self.about["num_layers"]):
-            x = x + self._attention(
-                f"layers.{i}.", self._norm(x, f"layers.{i}.attention_norm"), angles, seen, self.caches[id][i]
-            )
-            h = self._norm(x, f"layers.{i}.ffn_norm")
-            gate, up = self._linear(h, f"layers.{i}.gate"), self._linear(h, f"layers.{i}.up")
-            x = x + self._linear(gate / (1 + np.exp(-gate)) * up, f"layers.{i}.down")
+            at, window = f"layers.{i}.", self.about["layer_windows"][i]
+            in_window = seen
+            if window:
+                in_window = seen & (positions > positions[start:, None] - window)
+            h = self._norm(x, f"{at}attention_norm")
+            y = self._attention(i, h, positions[start:], in_window, self.caches[id][i])
+            x = x + self._norm(y, f"{at}attention_post_norm") * self.about["residual_scale"]
+            h = self._norm(x, f"{at}ffn_norm")
+            y = self._linear(self._activated(self._linear(h, f"{at}gate")) * self._linear(h, f"{at}up"), f"{at}down")
+            x = x + self._norm(y, f"{at}ffn_post_norm") * self.about["residual_scale"]
         return x
 
     def _attention(
-        self, prefix: str, h: np.ndarray, angles: np.ndarray, seen: np.ndarray, cache: list[np.ndarray]
+        self, layer: int, h: np.ndarray, positions: np.ndarray, seen: np.ndarray, cache: list[np.ndarray]
     ) -> np.ndarray:
+        prefix = f"layers.{layer}."
         heads, kv_heads, size = (self.about[name] for name in ("num_heads", "num_kv_heads", "head_size"))
-        q = self._linear(h, f"{prefix}q").reshape(-1, heads, size)
-        k = self._linear(h, f"{prefix}k").reshape(-1, kv_heads, size)
+        q = self._head_norm(self._linear(h, f"{prefix}q"), f"{prefix}q_norm", heads, size)
+        k = self._head_norm(self._linear(h, f"{prefix}k"), f"{prefix}k_norm", kv_heads, size)
         v = self._linear(h, f"{prefix}v").reshape(-1, kv_heads, size)
-        if f"{prefix}q_norm" in self.weights:
-            q, k = self._norm(q, f"{prefix}q_norm"), self._norm(k, f"{prefix}k_norm")
-        q, k = self._rotate(q, angles), self._rotate(k, angles)
+        table = self.about["layer_rotaries"][layer]
+        if table >= 0:
+            q, k = self._rotate(q, positions, table), self._rotate(k, positions, table)
         cache.extend(np.stack([k, v], axis=1))
         keys, values = np.stack(cache, axis=1)
         group = heads // kv_heads
         keys, values = keys.repeat(group, axis=1), values.repeat(group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, keys) * self.about["attention_scale"]
+        scores = self._capped(scores, self.about["attention_softcap"])
         scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         mixed = np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
         return self._linear(mixed.reshape(len(h), -1), f"{prefix}o")
 
-    def _rotate(self, x: np.ndarray, angles: np.ndarray) -> np.ndarray:
-        cos, sin = (
-            np.cos(angles)[:, None] * self.about["rope_scale"],
-            np.sin(angles)[:, None] * self.about["rope_scale"],
-        )
-        first, second = np.split(x, 2, axis=-1)
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    def _rotate(self, x: np.ndarray, positions: np.ndarray, table: int) -> np.ndarray:
+        """The first 2n coordinates of each head, halves n apart; the others stay."""
+        frequencies, scale = self.about["rotaries"][table]
+        angles = positions[:, None] * np.asarray(frequencies, dtype=np.float64)
+        cos, sin = np.cos(angles)[:, None] * scale, np.sin(angles)[:, None] * scale
+        n = len(frequencies)
+        first, second, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def _head_norm(self, x: np.ndarray, name: str, heads: int, size: int) -> np.ndarray:
+        """[tokens, heads, size]: normalised head by head, or all heads as one, as the weight's width says."""
+        if name in self.weights and len(self.weights[name]) > size:
+            x = self._norm(x, name)
+            return x.reshape(-1, heads, size)
+        return self._norm(x.reshape(-1, heads, size), name)
+
+    def _capped(self, x: np.ndarray, cap: float) -> np.ndarray:
+        return cap * np.tanh(x / cap) if cap else x
+
+    def _activated(self, x: np.ndarray) -> np.ndarray:
+        if self.about["activation"] == "gelu_tanh":
+            return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        assert self.about["activation"] == "silu"
+        return x / (1 + np.exp(-x))
 
     def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        if name not in self.weights:
+            return x
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.about["epsilon"]) * self.weights[name]
 
     def _linear(self, x: np.ndarray, name: str) -> np.ndarray:

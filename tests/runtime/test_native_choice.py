@@ -41,13 +41,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
     """(path, kind) of models that differ in who can serve them."""
     folder = tmp_path_factory.mktemp("choice")
     tiny("llama").save_pretrained(folder / "directory")
+    tiny("gpt2").save_pretrained(folder / "odd")
     odd = {"blk.1.ffn_down.weight": "Q5_1"}
     wide = tiny("llama", intermediate_size=64)
     return {
         "served": (write_gguf(folder / "served.gguf", tiny("qwen2"), "qwen2"), "gguf"),
         "odd type": (write_gguf(folder / "odd.gguf", wide, "llama", types=odd), "gguf"),
-        "odd family": (write_gguf(folder / "gemma.gguf", tiny("llama"), "gemma2"), "gguf"),
+        "odd family": (write_gguf(folder / "odd-family.gguf", tiny("llama"), "starcoder2"), "gguf"),
         "directory": (folder / "directory", "transformers"),
+        "odd directory": (folder / "odd", "transformers"),
     }
 
 
@@ -63,8 +65,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
         ("served", {"device": "cuda:1"}, "torch", ""),
         ("odd type", {}, "torch", "blk.1.ffn_down.weight .* stored as Q5_1"),
         ("odd type", {"runtime": "native"}, "native", ""),  # whose check says what it cannot do
-        ("odd family", {}, "torch", "architecture 'gemma2'"),
+        ("odd family", {}, "torch", "architecture 'starcoder2'"),
         ("directory", {}, "torch", ""),
+        ("directory", {"runtime": "native"}, "native", ""),
+        ("directory", {"quantize": "q8_0"}, "native", ""),
+        ("directory", {"requantise": True}, "native", ""),
     ],
 )
 def test_who_serves_what(
@@ -80,7 +85,10 @@ def test_who_serves_what(
     "name, settings, message",
     [
         ("served", {"runtime": "fast"}, "runtime: 'fast' is not allowed. one of auto, native, torch"),
-        ("directory", {"runtime": "native"}, "runtime: 'native' reads GGUF files"),
+        ("directory", {"quantize": "q4", "runtime": "torch"}, "quantize: needs the native runtime"),
+        ("directory", {"quantize": "q4", "dtype": "float32"}, "quantize: needs the native runtime"),
+        ("directory", {"quantize": "q5"}, "quantize: 'q5' is not allowed. one of q4, q8_0, bf16"),
+        ("odd directory", {"quantize": "q4"}, "quantize: needs the native runtime.*model type 'gpt2'"),
         ("odd type", {"requantise": True}, "requantise: needs the native runtime.*Q5_1"),
         ("served", {"requantise": True, "runtime": "torch"}, "requantise: needs the native runtime"),
     ],
@@ -121,7 +129,7 @@ def test_without_the_compiled_module(files: dict[str, tuple[Path, str]], monkeyp
             importlib.reload(native)
     importlib.reload(native)
 
-    def missing(path: Path) -> None:
+    def missing(path: Path, **settings: object) -> None:
         raise MissingDependencyError("the native runtime is not built", "forerun._native is missing")
 
     monkeypatch.setattr(native, "check_native_model", missing)

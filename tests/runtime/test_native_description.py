@@ -144,10 +144,14 @@ def test_a_tree_computes_what_its_branches_would(tmp_path: Path) -> None:
     "metadata, tensors, error, message",
     [
         ({"rope.scaling.type": "longrope"}, {}, UnsupportedModelError, "longrope"),
-        ({"attention.sliding_window": 5}, {}, UnsupportedModelError, "sliding_window"),
-        ({"expert_count": 4}, {}, UnsupportedModelError, "served: GGUF files of llama, qwen2"),
+        ({"attention.sliding_window_pattern": 5}, {}, UnsupportedModelError, "sliding_window_pattern"),
+        ({"attention.clamp_kqv": 8.0}, {}, UnsupportedModelError, "clamp_kqv.*not understood"),
+        ({"attention.causal": False}, {}, UnsupportedModelError, "causal"),
+        ({"rope.dimension_count": 8}, {}, UnsupportedModelError, "dimension_count"),
+        ({"attention.value_length": 8}, {}, UnsupportedModelError, "value_length"),
+        ({"expert_count": 4}, {}, UnsupportedModelError, "served: GGUF files of llama, mistral3, qwen2"),
         ({"attention.head_count_kv": 3}, {}, FileFormatError, "contradicts itself"),
-        ({"attention.key_length": 15}, {}, UnsupportedModelError, "15 coordinates"),
+        ({"attention.key_length": 15}, {}, UnsupportedModelError, "dimension_count"),
         ({"feed_forward_length": 40}, {}, FileFormatError, "shape"),
         ({}, {"blk.0.attn_q.weight": None}, FileFormatError, "blk.0.attn_q.weight"),
         ({}, {"output_norm.weight": None}, FileFormatError, "output_norm"),
@@ -208,8 +212,8 @@ def test_types_and_architectures_outside_the_list(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", tiny("llama", intermediate_size=64), "llama", "Q5_1")
     with pytest.raises(UnsupportedModelError, match=r"stored as Q5_1\. served: GGUF files of llama.*Q4_K, Q6_K"):
         check_native_model(path)
-    path = write_gguf(tmp_path / "g.gguf", tiny("llama"), "gemma2")
-    with pytest.raises(UnsupportedModelError, match=r"architecture 'gemma2'.*served: GGUF files of llama"):
+    path = write_gguf(tmp_path / "g.gguf", tiny("llama"), "starcoder2")
+    with pytest.raises(UnsupportedModelError, match=r"architecture 'starcoder2'.*served: GGUF files of llama"):
         check_native_model(path)
 
 

@@ -111,7 +111,7 @@ def test_dtype_auto_and_memory_of_a_gguf(tmp_path: Path) -> None:
     "metadata, tensors, error, message",
     [
         ({"rope.scaling.type": "longrope"}, {}, UnsupportedModelError, "longrope"),
-        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}, {}, FileFormatError, "original_context_length"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": -2.0}, {}, FileFormatError, "scaling.factor"),
         ({"rope.scaling.attn_factor": 2.0}, {}, UnsupportedModelError, "attn_factor"),
         ({"attention.sliding_window": 5}, {}, UnsupportedModelError, "sliding_window"),
         ({"rope.dimension_count": 8}, {}, UnsupportedModelError, "dimension_count"),

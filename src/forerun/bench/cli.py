@@ -68,6 +68,9 @@ def bench_command(
     seed: Annotated[int | None, _flag("--seed", "Makes sampled texts comparable", RUNS)] = None,
     device: Annotated[str, _flag("--device", "auto, cpu, cuda or cuda:N", MODELS)] = "auto",
     dtype: Annotated[str, _flag("--dtype", "auto, float32, bfloat16 or float16, for all models", MODELS)] = "auto",
+    quantize: Annotated[
+        str | None, _flag("--quantize", "Round the target's float weights to q4, q8_0 or bf16", MODELS, "FORM")
+    ] = None,
     runtime: Annotated[str, _flag("--runtime", "native, torch or auto, as for generate", MODELS)] = "auto",
     draft_runtime: Annotated[str, _flag("--draft-runtime", "The same, for the draft model", MODELS)] = "auto",
     draft_context: Annotated[
@@ -105,6 +108,7 @@ def bench_command(
         seed=seed,
         device=device,
         dtype=dtype,
+        quantize=quantize,
         draft_vocabulary=draft_vocabulary,
         draft_min_confidence=draft_min_confidence,
         strict=strict,

@@ -65,6 +65,7 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
         device=settings.device,
         dtype=settings.dtype,
         strict=settings.strict,
+        quantize=settings.quantize,
         draft_context=settings.draft_context,
         draft_vocabulary=settings.draft_vocabulary,
         draft_requantise=wanted == ["requantised"],

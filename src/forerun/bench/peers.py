@@ -221,11 +221,10 @@ def _from_gguf(path: Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     from forerun.models.gguf import open_gguf
-    from forerun.models.gguf_model import is_known
     from forerun.runtime.torch import gguf
 
     with open_gguf(path) as file:
-        if not is_known(file):
+        if not gguf.is_read(file):
             return None
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(gguf.config_of(file), dtype=dtype)

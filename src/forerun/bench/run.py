@@ -48,6 +48,7 @@ class Settings:
     draft_context: int | None
     context: int
     peers: tuple[str, ...]
+    quantize: str | None = None
 
     def is_comparable(self, variant: Variant) -> bool:
         """Whether a variant must write what plain decoding writes: greedy, or forerun with a seed."""

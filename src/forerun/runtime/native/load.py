@@ -1,12 +1,13 @@
-"""From a GGUF file to a NativeModel. Everything that can be refused is refused before any weight is read.
+"""From a GGUF file or a transformers directory to a NativeModel.
 
-Matrices are read and repacked a few megabytes at a time, a thread reading ahead: memory holds the packed weights and
-two such pieces, never a second copy of the model or of a large tensor.
+Everything that can be refused is refused before any weight is read. Matrices are read and repacked a few megabytes at
+a time, a thread reading ahead: memory holds the packed weights and two such pieces, never a second copy of the model or
+of a large tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,15 @@ import numpy as np
 
 from forerun import _native
 from forerun.errors import FileFormatError, ModelError, ParameterError
+from forerun.models.decoder_model import unsupported
 from forerun.models.gguf import GGUFFile, open_gguf
-from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
+from forerun.models.gguf_shards import is_split_model
+from forerun.models.transformers_files import TransformersFiles
 from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
-from forerun.runtime.native.description import SERVED, Description, describe
+from forerun.runtime.native.description import FLOAT_TYPES, SERVED, Description, Placed, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.runtime.native.pieces import Piece, cut, read_ahead
+from forerun.runtime.select import QUANTISATIONS
 from forerun.types import Capabilities
 
 if TYPE_CHECKING:
@@ -34,10 +38,11 @@ def check_native_model(
     num_head_rows: int | None = None,
     head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
+    quantize: str | None = None,
 ) -> None:
-    """Raise what `load_native_model` would raise, without reading weights: environment, file, tensors, limits."""
-    with open_gguf(path) as file:
-        _Checked.of(file, context_length, num_head_rows, head_ids, requantise)
+    """Raise what `load_native_model` would raise, without reading weights: environment, files, tensors, limits."""
+    with open_model(path) as files:
+        _Checked.of(files, context_length, num_head_rows, head_ids, requantise, quantize)
 
 
 def load_native_model(
@@ -47,20 +52,22 @@ def load_native_model(
     num_head_rows: int | None = None,
     head_ids: Sequence[int] | np.ndarray | None = None,
     requantise: bool = False,
+    quantize: str | None = None,
     progress: Progress | None = None,
 ) -> NativeModel:
-    """A model from a GGUF file, for the CPU.
+    """A model from a GGUF file or a transformers directory, for the CPU.
 
-    `num_head_rows` computes only the first N rows of the output head, `head_ids` only those of the ids given (the rest
-    of a row is -inf); `requantise` rounds every weight matrix anew to 4 bits in groups of 32. All three are for cheap
-    drafts: q changes, text does not.
+    `quantize` rounds matrices of floats (F32, F16, BF16) while they are loaded: "q4" (4 bits in groups of 32), "q8_0"
+    (8 bits in groups of 32) or "bf16"; what is quantised already stays as it is stored. The rest is for cheap drafts:
+    q changes, text does not. `num_head_rows` computes only the first N rows of the output head, `head_ids` only those
+    of the ids given (the rest of a row is -inf); `requantise` rounds every matrix anew to 4 bits in groups of 32.
 
-    FileFormatError or UnsupportedModelError for a file that is broken or not served, ParameterError for a limit that
-    the model does not have, InputError for an environment variable that does not fit this machine.
+    FileFormatError or UnsupportedModelError for files that are broken or not served, ParameterError for a setting that
+    the model cannot follow, InputError for an environment variable that does not fit this machine.
     """
-    with open_gguf(path) as file:
-        checked = _Checked.of(file, context_length, num_head_rows, head_ids, requantise)
-        num_bytes = sum(tensor.num_bytes for tensor in file.tensors.values())
+    with open_model(path) as files:
+        checked = _Checked.of(files, context_length, num_head_rows, head_ids, requantise, quantize)
+        num_bytes = sum(tensor.num_bytes for tensor in files.tensors.values())
         if progress is not None:
             progress.start(num_bytes, f"loading {path.name}")
         try:
@@ -76,35 +83,45 @@ def load_native_model(
     return NativeModel(checked.decoder, checked.capabilities, checked.head_ids)
 
 
+def open_model(path: Path) -> GGUFFile | TransformersFiles:
+    """The files of a model; a directory is one of transformers, unless it holds the shards of a GGUF model."""
+    return TransformersFiles(path) if path.is_dir() and not is_split_model(path) else open_gguf(path)
+
+
 @dataclass(slots=True)
 class _Checked:
-    """A checked file and an empty decoder for it. `head_ids`: ascending ids [N] of the head's rows, None for all or the
-    first `num_head_rows`."""
+    """Checked files and an empty decoder for them. `head_ids`: ascending ids [N] of the head's rows, None for all or
+    the first `num_head_rows`."""
 
-    file: GGUFFile
+    files: GGUFFile | TransformersFiles
     description: Description
     decoder: _native.Decoder
     capabilities: Capabilities
     num_head_rows: int
     head_ids: np.ndarray | None
     requantise: bool
+    quantize: str | None
 
     @classmethod
     def of(
         cls,
-        file: GGUFFile,
+        files: GGUFFile | TransformersFiles,
         context_length: int | None,
         num_head_rows: int | None,
         head_ids: Sequence[int] | np.ndarray | None,
         requantise: bool,
+        quantize: str | None,
     ) -> _Checked:
         """Check everything that can be checked without weights."""
         check_environment()
-        description = describe(file)
-        if requantise:
-            _check_widths(file, description)
+        description = describe(files)
+        if requantise or quantize is not None:
+            _check_rounding(files, description, requantise, quantize)
         model = description.model
         limit = chosen_context(model.context_length, context_length) or model.context_length
+        if model.longest_exact and limit > model.longest_exact:
+            fact, remedy = f"a context of {limit} tokens", f"give context_length={model.longest_exact} or less"
+            raise unsupported(files, fact, f"beyond {model.longest_exact} {model.beyond}", remedy)
         check_head_rows(num_head_rows, model.num_embeddings)
         ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings)
         if ids is not None and num_head_rows is not None:
@@ -113,54 +130,82 @@ class _Checked:
         try:
             decoder = _native.Decoder(description.fields(num_rows, limit))
         except ValueError as error:
-            raise unsupported(file, "a size", str(error), SERVED) from error
+            raise unsupported(files, "a size", str(error), SERVED) from error
         width = model.num_embeddings if ids is not None else num_rows
         capabilities = Capabilities(limit, width, model.num_embeddings, trees=True)
-        return cls(file, description, decoder, capabilities, num_rows, ids, requantise)
+        return cls(files, description, decoder, capabilities, num_rows, ids, requantise, quantize)
 
     def fill(self, advance: Callable[[int], None]) -> None:
         """Give the decoder its weights; `advance` hears of bytes read."""
-        file, is_tied = self.file, self.description.model.is_tied
-        matrices: list[tuple[str, str, np.ndarray | None, int]] = []  # file name, decoder's name, order, outputs
-        for name, place in self.description.tensors.items():
-            if len(place.shape) == 1:
-                values = file.dequantise(name)
-                self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
-                advance(file.tensors[name].num_bytes)
+        files, is_tied = self.files, self.description.model.is_tied
+        pieces: list[Piece] = []
+        for name, parts in self.description.tensors.items():
+            if not parts[0].is_matrix:
+                self._set_vectors(name, parts)
+                advance(files.tensors[name].num_bytes)
                 continue
-            if name != HEAD:
-                matrices.append((name, place.name, place.order, place.shape[0]))
-            if name == HEAD or (name == EMBEDDING and is_tied and self.head_ids is not None):
-                matrices.append((name, "head", self.head_ids, self.num_head_rows))
-        self._set_matrices(matrices, advance)
+            for part in parts:
+                if part.name == "head":
+                    pieces += self._pieces(name, "head", self.num_head_rows, 0, self.head_ids)
+                else:
+                    pieces += self._pieces(name, part.name, part.shape[0], part.start, part.order)
+                if part.name == "embedding" and is_tied and self.head_ids is not None:
+                    pieces += self._pieces(name, "head", self.num_head_rows, 0, self.head_ids)
+        self._read(pieces, advance)
         try:
             self.decoder.finish()
         except ValueError as error:
-            raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
+            raise FileFormatError(f"{files.path} cannot be decoded with", str(error)) from error
 
-    def _set_matrices(
-        self, wanted: Sequence[tuple[str, str, np.ndarray | None, int]], advance: Callable[[int], None]
-    ) -> None:
-        """Read and pack matrices, given as (name in the file, name in the decoder, stored row of each output or None,
-        number of outputs)."""
-        file, pieces, heard = self.file, list[Piece](), set[str]()
-        for stored_name, name, order, num_outputs in wanted:
-            info = file.tensors[stored_name]
-            try:
-                matrix = _native.PackedMatrix(info.type_name, num_outputs, info.shape[-1], self.requantise)
-                self.decoder.set_matrix(name, matrix)
-            except ValueError as error:
-                raise unsupported(file, f"tensor {stored_name}", str(error), SERVED) from error
-            pieces += cut(matrix, file, stored_name, order, 0 if stored_name in heard else info.num_bytes)
-            heard.add(stored_name)
-        for piece, data in read_ahead(file, pieces):
+    def _set_vectors(self, name: str, parts: Sequence[Placed]) -> None:
+        values = self.files.dequantise(name)
+        for part in parts:
+            own = values[part.start : part.start + part.shape[0]]
+            if part.name.endswith("norm") and self.description.model.norm_offset:
+                own = own + np.float32(self.description.model.norm_offset)
+            self.decoder.set_vector(part.name, np.ascontiguousarray(own if part.order is None else own[part.order]))
+
+    def _pieces(
+        self, stored_name: str, name: str, num_outputs: int, start: int, order: np.ndarray | None
+    ) -> Iterator[Piece]:
+        """Room for a matrix in the decoder, and what to read for it: output i is row start + order[i]."""
+        info = self.files.tensors[stored_name]
+        rounding = "q4" if self.requantise else "none"
+        if self.quantize is not None and info.type_name in FLOAT_TYPES:
+            rounding = self.quantize
+        try:
+            matrix = _native.PackedMatrix(info.type_name, num_outputs, info.shape[-1], rounding)
+            self.decoder.set_matrix(name, matrix)
+        except ValueError as error:
+            raise unsupported(self.files, f"tensor {stored_name}", str(error), SERVED) from error
+        return cut(matrix, stored_name, info.row_bytes, start, order)
+
+    def _read(self, pieces: Sequence[Piece], advance: Callable[[int], None]) -> None:
+        """Read and pack all pieces; `advance` hears of every byte of a tensor once."""
+        ends = {piece.name: index for index, piece in enumerate(pieces)}
+        left = {name: self.files.tensors[name].num_bytes for name in ends}
+        for index, (piece, data) in enumerate(read_ahead(self.files, pieces)):
             piece.matrix.set_rows(piece.output, data, piece.order)
-            advance(piece.share)
+            done = left[piece.name] if index == ends[piece.name] else min(data.nbytes, left[piece.name])
+            left[piece.name] -= done
+            advance(done)
 
 
-def _check_widths(file: GGUFFile, description: Description) -> None:
-    """Weights are rounded anew by 32: refuse a matrix whose rows are no multiple of that."""
-    for name, place in description.tensors.items():
-        if len(place.shape) == 2 and place.shape[1] % 32:
-            fact = f"weights are rounded anew by 32, and tensor {name} of {file.path} has rows of {place.shape[1]}"
-            raise ParameterError("requantise", fact, "leave it out")
+def _check_rounding(
+    files: GGUFFile | TransformersFiles, description: Description, requantise: bool, quantize: str | None
+) -> None:
+    """Refuse what cannot be rounded: no such type, nothing to round, rows that groups of 32 do not divide."""
+    name = "requantise" if requantise else "quantize"
+    matrices = [stored for stored, parts in description.tensors.items() if parts[0].is_matrix]
+    if quantize is not None:
+        if quantize not in QUANTISATIONS:
+            raise ParameterError("quantize", f"{quantize!r} is not allowed"[:200], f"one of {', '.join(QUANTISATIONS)}")
+        matrices = [stored for stored in matrices if files.tensors[stored].type_name in FLOAT_TYPES]
+        if not matrices:
+            fact = f"{files.path} holds no matrix of floats: its weights are quantised already"
+            raise ParameterError("quantize", fact, "leave it out, or give an F16, BF16 or F32 file of the model")
+    for stored in matrices if quantize != "bf16" else ():
+        width = files.tensors[stored].shape[-1]
+        if width % 32:
+            fact = f"weights are rounded anew by 32, and tensor {stored} of {files.path} has rows of {width}"
+            raise ParameterError(name, fact, "leave it out" if requantise else "leave it out, or give bf16")

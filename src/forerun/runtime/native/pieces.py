@@ -14,6 +14,7 @@ import numpy as np
 
 from forerun import _native
 from forerun.models.gguf import GGUFFile
+from forerun.models.transformers_files import TransformersFiles
 
 PIECE_BYTES = 1 << 21
 PANEL = 16
@@ -23,7 +24,7 @@ PANEL = 16
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Rows first..last - 1 of tensor `name`, which become the outputs of `matrix` from `output` on: in their order, or
-    output i from row order[i] of the piece. `share`: the bytes of its tensor that are done with it."""
+    output i from row order[i] of the piece."""
 
     matrix: _native.PackedMatrix
     name: str
@@ -31,17 +32,14 @@ class Piece:
     last: int
     output: int
     order: np.ndarray | None
-    share: int
 
 
 def cut(
-    matrix: _native.PackedMatrix, file: GGUFFile, name: str, order: np.ndarray | None, num_bytes: int
+    matrix: _native.PackedMatrix, name: str, row_bytes: int, start: int = 0, order: np.ndarray | None = None
 ) -> Iterator[Piece]:
-    """The pieces of a matrix whose output i is row order[i] of tensor `name` (row i without an order). `num_bytes`:
-    what they add up to in `share`."""
-    info, num_outputs = file.tensors[name], matrix.num_outputs
-    most = max(PIECE_BYTES // info.row_bytes // PANEL, 1) * PANEL
-    begin = 0
+    """The pieces of a matrix whose output i is row start + order[i] (start + i without an order) of tensor `name`."""
+    most = max(PIECE_BYTES // row_bytes // PANEL, 1) * PANEL
+    begin, num_outputs = 0, matrix.num_outputs
     while begin < num_outputs:
         end = min(begin + most, num_outputs)
         first, last, rows = begin, end, None
@@ -51,16 +49,15 @@ def cut(
             chosen = order[begin:end]
             first, last = int(chosen.min()), int(chosen.max()) + 1
             rows = np.ascontiguousarray(chosen - first, np.uint32)
-        share = num_bytes * end // num_outputs - num_bytes * begin // num_outputs
-        yield Piece(matrix, name, first, last, begin, rows, share)
+        yield Piece(matrix, name, start + first, start + last, begin, rows)
         begin = end
 
 
-def read_ahead(file: GGUFFile, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, np.ndarray]]:
+def read_ahead(files: GGUFFile | TransformersFiles, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, np.ndarray]]:
     """Each piece with its rows (uint8 [last - first, bytes of a row], good until the next one is asked for)."""
     if not pieces:
         return
-    widths = [file.tensors[piece.name].row_bytes for piece in pieces]
+    widths = [files.tensors[piece.name].row_bytes for piece in pieces]
     largest = max((piece.last - piece.first) * width for piece, width in zip(pieces, widths, strict=True))
     buffers = [np.empty(largest, np.uint8) for _ in range(2)]
 
@@ -68,7 +65,7 @@ def read_ahead(file: GGUFFile, pieces: Sequence[Piece]) -> Iterator[tuple[Piece,
         piece, width = pieces[index], widths[index]
         rows = piece.last - piece.first
         data = buffers[index % 2][: rows * width]
-        file.read_into(data, piece.name, piece.first)
+        files.read_into(data, piece.name, piece.first)
         return data.reshape(rows, width)
 
     with ThreadPoolExecutor(1, "forerun-read") as pool:

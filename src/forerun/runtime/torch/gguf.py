@@ -21,13 +21,19 @@ import numpy as np
 import torch
 
 from forerun.errors import FileFormatError, UnsupportedModelError
+from forerun.models.decoder_model import DecoderModel, Rope, halves_apart, unsupported
 from forerun.models.gguf import GGUFFile
-from forerun.models.gguf_model import FAMILIES, ROPE_FACTORS, Rope, halves_apart, read_model, unsupported
+from forerun.models.gguf_families import FAMILIES
+from forerun.models.gguf_model import is_known, read_model
+from forerun.models.gguf_rope import LONG_FACTORS, ROPE_FACTORS
 
+READ = ("llama", "qwen2", "qwen3")
+"""Architectures that are read here; others go through transformers."""
 SLICE = 1 << 18
 """Elements decoded at a time: their temporaries stay in a core's cache."""
 
 
+_SCALINGS = ("attn_factor", "yarn_log_multiplier", "yarn_beta_fast", "yarn_beta_slow")
 _OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -48,11 +54,17 @@ _LAYER = {
 }
 
 
+def is_read(file: GGUFFile) -> bool:
+    """Whether `file` is of an architecture that is read here."""
+    return file.architecture in READ and is_known(file)
+
+
 def config_of(file: GGUFFile) -> Any:
     """The transformers configuration that the metadata describes."""
     from transformers import AutoConfig
 
     model, arch = read_model(file), file.architecture
+    _refuse_what_is_not_read(file, model)
     settings: dict[str, Any] = {
         "vocab_size": model.num_embeddings,
         "hidden_size": model.hidden_size,
@@ -64,17 +76,32 @@ def config_of(file: GGUFFile) -> Any:
         "max_position_embeddings": model.context_length,
         "rms_norm_eps": model.epsilon,
         "tie_word_embeddings": model.is_tied,
-        "rope_parameters": _rope(model.rope),
+        "rope_parameters": _rope(model.ropes[0]),
         "hidden_act": "silu",
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    if not model.family.qkv_bias:
+    if arch != "qwen2":
         settings["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
         if arch == "llama":
             settings["mlp_bias"] = "blk.0.ffn_gate.bias" in file.tensors
     return AutoConfig.for_model(arch, **settings)
+
+
+def _refuse_what_is_not_read(file: GGUFFile, model: DecoderModel) -> None:
+    """What the native runtime serves in these architectures, and this reader has no words for."""
+    rope, arch = model.ropes[0], file.architecture
+    odd = [
+        (f"{arch}.attention.sliding_window", any(model.layer_windows)),
+        (f"{arch}.rope.dimension_count", rope.num_rotated != model.head_size),
+        (LONG_FACTORS, rope.kind == "longrope"),
+        ("blk.0.attn_qkv.weight", "attn_qkv" in model.names.parts),
+        *((f"{arch}.rope.scaling.{key}", f"{arch}.rope.scaling.{key}" in file.metadata) for key in _SCALINGS),
+    ]
+    found = next((what for what, is_there in odd if is_there), None)
+    if found is not None:
+        raise unsupported(file, found, "not by the torch runtime's own reader", "use the native runtime")
 
 
 def _rope(rope: Rope) -> dict[str, Any]:
@@ -82,7 +109,7 @@ def _rope(rope: Rope) -> dict[str, Any]:
     settings: dict[str, Any] = {"rope_type": rope.kind, "rope_theta": rope.base}
     if rope.kind != "default":
         settings["factor"] = rope.factor
-    if rope.original_context_length is not None:
+    if rope.kind == "yarn":
         settings["original_max_position_embeddings"] = rope.original_context_length
     return settings
 

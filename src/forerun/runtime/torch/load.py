@@ -21,7 +21,6 @@ from forerun.errors import (
     UnsupportedModelError,
 )
 from forerun.models.gguf import GGUFFile, open_gguf
-from forerun.models.gguf_model import FAMILIES, is_known
 from forerun.runtime.limits import check_head_ids, chosen_context
 from forerun.runtime.torch import gguf
 from forerun.runtime.torch.cache import LayerShape
@@ -94,7 +93,7 @@ class _Source:
         register()
         self.path, self.device = path, choose_device(device)
         self._gguf: GGUFFile | None = open_gguf(path) if kind == "gguf" else None
-        self._ours = self._gguf is not None and is_known(self._gguf)
+        self._ours = self._gguf is not None and gguf.is_read(self._gguf)
         if self._gguf is None:
             self.config = _directory_config(path)
         elif self._ours:
@@ -207,7 +206,7 @@ def _foreign_gguf_config(file: GGUFFile) -> Any:
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
     arch = file.architecture
-    served = f"served: {', '.join(FAMILIES)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
+    served = f"served: {', '.join(gguf.READ)}; through transformers: {', '.join(GGUF_SUPPORTED_ARCHITECTURES)}"
     if file.metadata.get("split.count", 1) != 1:
         raise UnsupportedModelError(
             f"{file.path} is one of several shards of the architecture {arch!r}",

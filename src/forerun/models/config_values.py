@@ -1,0 +1,74 @@
+"""Values of a config.json, checked one by one. A value that is null counts as absent, as in transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forerun.errors import FileFormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """`values` of the file `path`. Each reader raises FileFormatError for a value that cannot be, and for one that is
+    absent where there is no default."""
+
+    path: Path
+    model_type: str
+    values: Mapping[str, Any]
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self._get(name, default)
+        if type(value) is not int or not 1 <= value < 1 << 31:
+            raise self._invalid(name, value)
+        return int(value)
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """A finite number above 0; the default may be 0."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self._invalid(name, value)
+        if value <= 0 and not (value == default == 0):
+            raise self._invalid(name, value)
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._invalid(name, value)
+        return value
+
+    def table(self, name: str) -> Mapping[str, Any]:
+        """An object, empty where there is none."""
+        value = self._get(name, {})
+        if not isinstance(value, dict):
+            raise self._invalid(name, value)
+        return value
+
+    def layers(self, name: str, num_layers: int, default: Sequence[Any]) -> Sequence[Any]:
+        """A list with one entry for each layer."""
+        value = self._get(name, default)
+        if not isinstance(value, list) or len(value) != num_layers:
+            raise self._invalid(name, value, f"one entry for each of {num_layers} layers is needed")
+        return value
+
+    def reals(self, name: str, count: int) -> Sequence[float]:
+        """`count` finite numbers above 0."""
+        value = self._get(name, None)
+        numbers = isinstance(value, list) and all(type(one) in (int, float) and 0 < one < math.inf for one in value)
+        if not numbers or len(value) != count:
+            raise self._invalid(name, value, f"{count} positive numbers are needed")
+        return [float(one) for one in value]
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def _invalid(self, name: str, value: Any, what: str = "") -> FileFormatError:
+        found = "it is missing" if value is None else f"found {value!r}"[:200]
+        return FileFormatError(f"{self.path} has no valid {name}", found, what)
