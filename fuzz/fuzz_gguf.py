@@ -23,7 +23,8 @@ from fuzz import common, edits
 
 WORDS = """
     general.architecture general.alignment general.name split.count split.no split.tensors.count llama qwen2 qwen3
-    gemma2 gemma3 phi3 olmo2 granite mistral3 smollm3 mistral yarn linear none longrope llama3 output.weight token_embd.weight
+    gemma2 gemma3 phi3 olmo2 granite mistral3 smollm3 mistral yarn linear none longrope llama3 output.weight
+    token_embd.weight
     output_norm.weight rope_freqs.weight rope_factors_long.weight rope_factors_short.weight blk.0.attn_q.bias
     blk.1.attn_q.bias blk.0.attn_q_norm.weight blk.7.attn_q.weight blk.x.attn_q.weight blk. blk.0.ffn_up.weight
     {}.rope.scaling.type {}.rope.scaling.factor {}.rope.scaling.original_context_length {}.attention.key_length

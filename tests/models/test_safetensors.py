@@ -125,10 +125,12 @@ def test_a_file_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     path = write_safetensors(tmp_path / "m.safetensors", ONE | {"u": entry("F32", [12], 16, 64)}, DATA)
     file = open_safetensors(path)
     os.truncate(path, path.stat().st_size - 8)
-    buffer = memoryview(bytearray(64))
-    file.read_into(buffer, "t")
+    buffer = memoryview(bytearray(48))
+    file.read_into(buffer[: file.tensors["t"].num_bytes], "t")
     with pytest.raises(FileFormatError, match=r"was cut while it was being read"):
         file.read_into(buffer, "u")
+    with pytest.raises(ValueError, match="more than tensor t has"):
+        file.read_into(buffer, "t")
 
 
 def test_every_byte_of_a_header_may_be_wrong(tmp_path: Path) -> None:
