@@ -53,6 +53,9 @@ def test_what_the_library_writes(tmp_path: Path) -> None:
             np.testing.assert_array_equal(files.dequantise(name), tensors()[name].float().numpy())
         assert files.raw("a").shape == (5, 32)
         assert files.raw("b").shape == (3, 8)
+        some = np.empty((2, files.tensors["b"].row_bytes), np.uint8)
+        files.read_into(some, "b", 1)
+        np.testing.assert_array_equal(some, files.raw("b")[1:])
         assert files.raw("a").tobytes() == tensors()["a"].numpy().tobytes()
 
 
@@ -126,9 +129,10 @@ def test_a_file_cut_while_it_is_read_names_the_tensor(tmp_path: Path) -> None:
     file = open_safetensors(path)
     os.truncate(path, path.stat().st_size - 8)
     buffer = memoryview(bytearray(64))
-    file.read_into("t", buffer)
-    with pytest.raises(FileFormatError, match=r"ends within tensor u\. 40 of its 48 bytes"):
-        file.read_into("u", buffer)
+    file.read_into(buffer[:16], "t")
+    file.read_into(buffer[:4], "u", 0)
+    with pytest.raises(FileFormatError, match=r"ends within tensor u\. 40 of 48 bytes"):
+        file.read_into(buffer[:48], "u")
 
 
 def test_every_byte_of_a_header_may_be_wrong(tmp_path: Path) -> None:
@@ -147,7 +151,7 @@ def test_every_byte_of_a_header_may_be_wrong(tmp_path: Path) -> None:
             continue
         for name, one in file.tensors.items():
             assert one.offset + one.num_bytes <= len(whole)
-            file.read_into(name, memoryview(bytearray(one.num_bytes)))
+            file.read_into(memoryview(bytearray(one.num_bytes)), name)
         file.close()
 
 

@@ -37,6 +37,11 @@ class StoredTensor:
     num_bytes: int
     offset: int
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an innermost row."""
+        return self.shape[-1] * BYTES[self.type_name] if self.shape else self.num_bytes
+
 
 class SafetensorsFile:
     """An open safetensors file; `tensors` maps names to their places. Made by `open_safetensors`; close it."""
@@ -45,21 +50,22 @@ class SafetensorsFile:
         self.path, self._file = path, file
         self.tensors: Mapping[str, StoredTensor] = _read_header(path, file)
 
-    def read_into(self, name: str, buffer: memoryview) -> None:
-        """The tensor's bytes to the start of `buffer`. FileFormatError if the file no longer holds them all."""
+    def read_into(self, buffer: memoryview, name: str, first: int = 0) -> None:
+        """Fill `buffer` with the tensor's bytes, from those of innermost row `first` on. FileFormatError if the file no
+        longer holds them all."""
         tensor = self.tensors[name]
-        done = 0
-        while done < tensor.num_bytes:
-            self._file.seek(tensor.offset + done)
+        start, done = tensor.offset + first * tensor.row_bytes, 0
+        while done < len(buffer):
             try:
-                count = self._file.readinto(buffer[done : tensor.num_bytes])
+                self._file.seek(start + done)
+                count = self._file.readinto(buffer[done:])
             except OSError as error:
                 raise FileFormatError(
                     f"{self.path} cannot be read: {error.strerror or error}", f"tensor {name}"
                 ) from error
             if not count:
                 fact = f"{self.path} ends within tensor {name}"
-                raise FileFormatError(fact, f"{done:,} of its {tensor.num_bytes:,} bytes are there", _AGAIN)
+                raise FileFormatError(fact, f"{done:,} of {len(buffer):,} bytes are there", _AGAIN)
             done += count
 
     def close(self) -> None:

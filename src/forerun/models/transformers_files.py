@@ -42,8 +42,13 @@ class TransformersFiles:
         info = self.tensors[name]
         if len(self._buffer) < info.num_bytes:
             self._buffer = np.empty(info.num_bytes, dtype=np.uint8)
-        self._places[name].read_into(name, self._buffer.data)
-        return self._buffer[: info.num_bytes].reshape(*info.shape[:-1], -1)
+        data = self._buffer[: info.num_bytes]
+        self.read_into(data, name)
+        return data.reshape(*info.shape[:-1], -1)
+
+    def read_into(self, to: np.ndarray, name: str, first: int = 0) -> None:
+        """Fill `to` (uint8, contiguous) with a tensor's bytes, from those of innermost row `first` on."""
+        self._places[name].read_into(to.reshape(-1).data, name, first)
 
     def dequantise(self, name: str) -> np.ndarray:
         """The tensor as float32 [*shape]; it must be F32, F16 or BF16."""

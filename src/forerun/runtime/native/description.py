@@ -49,12 +49,11 @@ class ModelFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A part of a stored tensor: its name in the decoder, its shape, the stored row that it begins with, and for rows
-    that must change places the stored row of each (counted from there)."""
+    """A part of a stored tensor: its name in the decoder, its shape, and the stored row of each of its rows [shape[0]]
+    uint32, unless they are the first ones in their order."""
 
     name: str
     shape: tuple[int, ...]
-    start: int = 0
     order: np.ndarray | None = None
 
     @property
@@ -144,10 +143,13 @@ def _layer(model: DecoderModel, layer: int) -> dict[str, tuple[Placed, ...]]:
     for part, names in model.names.parts.items():
         for suffix, ending in (("", ".weight"), ("_bias", ".bias")):
             start, places = 0, []
-            for name in (f"{name}{suffix}" for name in names):
-                if name in shapes:
-                    places.append(Placed(f"layers.{layer}.{name}", shapes[name], start, orders.get(name)))
-                    start += shapes[name][0]
+            for name in (f"{name}{suffix}" for name in names if f"{name}{suffix}" in shapes):
+                count, order = shapes[name][0], orders.get(name)
+                if start and order is None:
+                    order = np.arange(count, dtype=np.uint32)
+                order = None if order is None else (order + np.uint32(start)).astype(np.uint32)
+                places.append(Placed(f"layers.{layer}.{name}", shapes[name], order))
+                start += count
             if places:
                 found[f"{model.names.layer.format(layer)}{part}{ending}"] = tuple(places)
     return found

@@ -120,7 +120,7 @@ class _Checked:
             fact, remedy = f"a context of {limit} tokens", f"give context_length={model.longest_exact} or less"
             raise unsupported(files, fact, f"beyond {model.longest_exact} {model.beyond}", remedy)
         check_head_rows(num_head_rows, model.num_embeddings)
-        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings)
+        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings).astype(np.uint32)
         if ids is not None and num_head_rows is not None:
             raise ParameterError("head_ids", "given beside num_head_rows", "give one of the two")
         num_rows = len(ids) if ids is not None else num_head_rows or model.num_embeddings
@@ -134,19 +134,15 @@ class _Checked:
 
     def fill(self, advance: Callable[[int], None]) -> None:
         """Give the decoder its weights; `advance` hears of bytes read."""
-        files, is_tied = self.files, self.description.model.is_tied
+        files, offset = self.files, np.float32(self.description.model.norm_offset)
         for name, parts in self.description.tensors.items():
-            if not parts[0].is_matrix:
-                self._set_vectors(name, parts)
+            if parts[0].is_matrix:
+                self._set_matrices(name, parts)
             else:
-                data = files.raw(name)
+                values = files.dequantise(name)
                 for part in parts:
-                    if part.name == "head":
-                        self._set_head(name, data)
-                    else:
-                        self._set_matrix(name, part.name, data[part.start : part.start + part.shape[0]], part.order)
-                    if part.name == "embedding" and is_tied and self.head_ids is not None:
-                        self._set_head(name, data)
+                    own = values if part.order is None else values[part.order]
+                    self.decoder.set_vector(part.name, own + offset if part.name.endswith("norm") else own)
             files.forget(name)
             advance(files.tensors[name].num_bytes)
         try:
@@ -154,30 +150,23 @@ class _Checked:
         except ValueError as error:
             raise FileFormatError(f"{files.path} cannot be decoded with", str(error)) from error
 
-    def _set_vectors(self, name: str, parts: Sequence[Placed]) -> None:
-        values = self.files.dequantise(name)
-        for part in parts:
-            own = values[part.start : part.start + part.shape[0]]
-            if part.name.endswith("norm") and self.description.model.norm_offset:
-                own = own + np.float32(self.description.model.norm_offset)
-            self.decoder.set_vector(part.name, np.ascontiguousarray(own if part.order is None else own[part.order]))
-
-    def _set_head(self, name: str, data: np.ndarray) -> None:
-        """The rows that the output head computes, as a matrix of their own."""
-        if self.head_ids is None:
-            self._set_matrix(name, "head", data[: self.num_head_rows], None)
-        else:
-            self._set_matrix(name, "head", data, self.head_ids.astype(np.uint32))
-
-    def _set_matrix(self, stored_name: str, name: str, data: np.ndarray, order: np.ndarray | None) -> None:
-        info = self.files.tensors[stored_name]
-        rounding = "q4" if self.requantise else "none"
+    def _set_matrices(self, name: str, parts: Sequence[Placed]) -> None:
+        """Repack the matrices that a tensor holds."""
+        info, rounding = self.files.tensors[name], "q4" if self.requantise else "none"
         if self.quantize is not None and info.type_name in FLOAT_TYPES:
             rounding = self.quantize
-        try:
-            self.decoder.set_matrix(name, info.type_name, data, info.shape[-1], order, rounding)
-        except ValueError as error:
-            raise unsupported(self.files, f"tensor {stored_name}", str(error), SERVED) from error
+        wanted = [(part.name, part.order, part.shape[0]) for part in parts if part.name != "head"]
+        if parts[0].name == "head" or (
+            parts[0].name == "embedding" and self.description.model.is_tied and self.head_ids is not None
+        ):
+            wanted.append(("head", self.head_ids, self.num_head_rows))
+        data = self.files.raw(name)
+        for own, order, count in wanted:
+            rows = data[:count] if order is None else data
+            try:
+                self.decoder.set_matrix(own, info.type_name, rows, info.shape[-1], order, rounding)
+            except ValueError as error:
+                raise unsupported(self.files, f"tensor {name}", str(error), SERVED) from error
 
 
 def _check_rounding(
