@@ -141,7 +141,7 @@ class _Checked:
             else:
                 values = files.dequantise(name)
                 for part in parts:
-                    own = values if part.order is None else values[part.order]
+                    own = values[: part.shape[0]] if part.order is None else values[part.order]
                     self.decoder.set_vector(part.name, own + offset if part.name.endswith("norm") else own)
             files.forget(name)
             advance(files.tensors[name].num_bytes)
