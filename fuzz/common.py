@@ -64,9 +64,9 @@ def scratch(name: str) -> Path:
 
 
 def check_mapped(before: int, file_bytes: int) -> None:
-    """ProportionError if the process has mapped out of proportion since `before` (from `mapped`)."""
+    """Threads' stacks and arenas aside: ProportionError if the process has mapped out of proportion since `before` (from `mapped`)."""
     grown = mapped() - before
-    if grown > (96 << 20) + 64 * file_bytes:
+    if grown > (320 << 20) + 64 * file_bytes:
         raise ProportionError(f"{grown >> 20} MiB were mapped for a file of {file_bytes} bytes")
 
 

@@ -76,17 +76,18 @@ def one(data: bytes) -> None:
     count = take.ConsumeIntInRange(0, 12)
     if count:
         template = "".join(SNIPPETS[take.ConsumeIntInRange(0, len(SNIPPETS) - 1)] for _ in range(count))
-        template += take.ConsumeUnicode(take.ConsumeIntInRange(0, 30))
+        template += take.ConsumeUnicodeNoSurrogates(take.ConsumeIntInRange(0, 30))
         text = template.encode("utf-8", "replace")
         kept = [key for key in parts.keys if key[0] != b"tokenizer.chat_template"]
         parts.keys = [*kept, (b"tokenizer.chat_template", edits.STRING, len(text).to_bytes(8, "little") + text)]
     PATH.write_bytes(parts.write())
     tokenizer = load_tokenizer(PATH)
-    text = take.ConsumeUnicode(take.ConsumeIntInRange(0, 200))
+    any_text = take.ConsumeUnicode if take.ConsumeIntInRange(0, 9) == 0 else take.ConsumeUnicodeNoSurrogates
+    text = any_text(take.ConsumeIntInRange(0, 200))
     for special in (True, False):
         use(tokenizer, tokenizer.encode(text, add_special=special, parse_special=special))
     use(tokenizer, [take.ConsumeIntInRange(0, tokenizer.vocabulary_size - 1) for _ in range(20)])
-    content = take.ConsumeUnicode(take.ConsumeIntInRange(0, 40))
+    content = any_text(take.ConsumeIntInRange(0, 40))
     messages = [{"role": "user", "content": content}, {"role": "assistant", "content": "<|im_end|>yes"}]
     if tokenizer.chat_template is not None:
         tokenizer.encode_chat(messages, tools=[{"name": content}])

@@ -53,6 +53,9 @@ def test_what_the_library_writes(tmp_path: Path) -> None:
             np.testing.assert_array_equal(files.dequantise(name), tensors()[name].float().numpy())
         assert files.raw("a").shape == (5, 32)
         assert files.raw("b").shape == (3, 8)
+        some = np.empty((2, files.tensors["b"].row_bytes), np.uint8)
+        files.read_into(some, "b", 1)
+        np.testing.assert_array_equal(some, files.raw("b")[1:])
         assert files.raw("a").tobytes() == tensors()["a"].numpy().tobytes()
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.runtime.as_gguf import keys_of, tensors_of, write_gguf
 from tests.runtime.closeness import Closeness
-from tests.runtime.families import CASES
+from tests.runtime.families import CASES, YARN, YARN_KEYS
 from tests.runtime.family_files import DIRECTORIES, FAMILIES, changed, refused
 from tests.runtime.test_families import FAITHFUL, TOKENS, rows_of, rows_of_transformers, tokens_of, written
-from tests.runtime.tiny import CONTEXT, tiny
+from tests.runtime.tiny import COMMON, CONTEXT, randomised, tiny
 
 from forerun.errors import UnsupportedModelError
 from forerun.runtime.native import load_native_model
@@ -156,3 +157,19 @@ def test_settings_in_the_words_of_transformers_4(tmp_path: Path) -> None:
         (path / "config.json").write_text(json.dumps(config))
         found = rows_of(load_native_model(path), tokens_of(case))
         Closeness.of(found, rows_of_transformers(module, tokens_of(case))).check(**FAITHFUL)
+
+
+def test_olmo_3_is_an_olmo2_with_windows(tmp_path: Path) -> None:
+    """Layers with a window are not scaled; which have one, the file says or every fourth has none."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    ropes = {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": YARN["rope_theta"]}}
+    settings = {"num_hidden_layers": 4, "sliding_window": 5, "layer_types": kinds, "rope_parameters": ropes}
+    config = AutoConfig.for_model("olmo3", **COMMON | settings)
+    module = randomised(AutoModelForCausalLM.from_config(config, attn_implementation="eager"))
+    windows: dict[str, Any] = {"attention.sliding_window": 5, **YARN_KEYS}
+    pattern = {"attention.sliding_window_pattern": [True, True, True, False]}
+    for keys in (windows, windows | pattern):
+        path = write_gguf(tmp_path / "m.gguf", module, "olmo2", metadata=keys)
+        Closeness.of(rows_of(load_native_model(path), TOKENS), rows_of_transformers(module, TOKENS)).check(**FAITHFUL)

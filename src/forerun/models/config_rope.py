@@ -59,8 +59,10 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
     kind = given.get("rope_type", given.get("type", "default"))
     if config.model_type == "phi3" and kind in ("su", "yarn"):
         kind = "longrope"
-    if kind not in _OF_KIND:
-        raise unsupported(config, f"the rotary scaling {kind!r}", "it is not known", f"known: {', '.join(_OF_KIND)}")
+    if not isinstance(kind, str) or kind not in _OF_KIND:
+        raise unsupported(
+            config, f"the rotary scaling {kind!r}"[:200], "it is not known", f"known: {', '.join(_OF_KIND)}"
+        )
     where = Config(config.path, config.model_type, given)
     for key, value in given.items():
         is_odd = key not in (*_OF_ALL, *_OF_KIND[kind]) and not is_off(value)
@@ -69,7 +71,7 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
                 continue  # transformers reads nothing but the base then
             raise unsupported(config, f"the setting {key} of its rotary positions", f"it is not understood for {kind}")
     share = where.real("partial_rotary_factor", config.real("partial_rotary_factor", 1.0))
-    num_rotated = int(head_size * share)
+    num_rotated = int(min(head_size * share, head_size + 1))
     if num_rotated % 2 or not 2 <= num_rotated <= head_size or (share != 1.0 and config.model_type != "phi3"):
         raise unsupported(config, "partial_rotary_factor", f"{num_rotated} of {head_size} coordinates would be rotated")
     base = where.real("rope_theta", base)

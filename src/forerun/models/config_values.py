@@ -30,9 +30,7 @@ class Config:
     def real(self, name: str, default: float | None = None) -> float:
         """A finite number above 0; the default may be 0."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self._invalid(name, value)
-        if value <= 0 and not (value == default == 0):
+        if not _is_finite(value) or (value <= 0 and not (value == default == 0)):
             raise self._invalid(name, value)
         return float(value)
 
@@ -60,7 +58,7 @@ class Config:
     def reals(self, name: str, count: int) -> Sequence[float]:
         """`count` finite numbers above 0."""
         value = self._get(name, None)
-        numbers = isinstance(value, list) and all(type(one) in (int, float) and 0 < one < math.inf for one in value)
+        numbers = isinstance(value, list) and all(_is_finite(one) and one > 0 for one in value)
         if not numbers or len(value) != count:
             raise self._invalid(name, value, f"{count} positive numbers are needed")
         return [float(one) for one in value]
@@ -72,3 +70,11 @@ class Config:
     def _invalid(self, name: str, value: Any, what: str = "") -> FileFormatError:
         found = "it is missing" if value is None else f"found {value!r}"[:200]
         return FileFormatError(f"{self.path} has no valid {name}", found, what)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether `value` is a number that a float can hold; JSON knows whole numbers that none can."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False

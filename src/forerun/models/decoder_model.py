@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from forerun.errors import UnsupportedModelError
+from forerun.errors import FileFormatError, UnsupportedModelError
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 """A layer's matrices, by the decoder's names."""
@@ -117,6 +117,22 @@ class DecoderModel:
             is_one = self.head_norms == "each head"
             yield "q_norm", (self.head_size if is_one else queries,)
             yield "k_norm", (self.head_size if is_one else keys,)
+
+
+def check_layers(where: Any, num_layers: int) -> None:
+    """FileFormatError for more layers than there are tensors: before anything is made for each of them."""
+    if num_layers > len(where.tensors):
+        fact = f"it says that it has {num_layers:,} layers, and has {len(where.tensors):,} tensors"
+        raise FileFormatError(f"{where.path} contradicts itself", fact)
+
+
+def check_sizes(where: Any, model: DecoderModel) -> None:
+    """FileFormatError for a size that no tensor of the files has: before anything is made of that size."""
+    largest = max((max(info.shape, default=1) for info in where.tensors.values()), default=0)
+    for name, shape in model.shapes():
+        if max(shape) > largest:
+            fact = f"{name} is {' x '.join(map(str, shape))} by its metadata, and no tensor is longer than {largest:,}"
+            raise FileFormatError(f"{where.path} contradicts itself", fact)
 
 
 def halves_apart(num_heads: int, head_size: int) -> np.ndarray:

@@ -63,7 +63,9 @@ def read_model(file: GGUFFile) -> DecoderModel:
     ropes, layer_ropes = read_ropes(file, family, num_rotated, windows)
     embedding_scale = float(np.sqrt(hidden_size)) if family.scales_embedding else real(file, "embedding_scale", 1.0)
     by_width = num_layers == family.scale_by_width
-    attention_scale = real(file, "attention.scale", (hidden_size // num_heads if by_width else head_size) ** -0.5)
+    attention_scale = real(
+        file, "attention.scale", (max(hidden_size // num_heads, 1) if by_width else head_size) ** -0.5
+    )
     cap, logit_cap = family.softcaps
     tempered = not is_off(file.metadata.get(f"{arch}.{TEMPERATURE}"))
     return DecoderModel(

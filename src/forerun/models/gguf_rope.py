@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _rope(file: GGUFFile, num_rotated: int) -> Rope:
         slow = real(file, f"{where}yarn_beta_slow", 1.0)
         scale *= yarn_scale(factor, 1.0, all_dims)
         return Rope(base, num_rotated, "yarn", factor, original, scale, fast, slow, factors=own)
-    why = f"the rotary scaling {kind!r} is not known"
+    why = f"the rotary scaling {kind!r} is not known"[:200]
     if kind == "longrope":
         why = f"the rotary scaling longrope needs {LONG_FACTORS}"
     raise unsupported(file, f"{arch}.{where}type", why)
@@ -79,9 +80,10 @@ def _rope(file: GGUFFile, num_rotated: int) -> Rope:
 
 def _factors(file: GGUFFile, name: str, num_rotated: int) -> tuple[float, ...]:
     """The divisors of the rotary frequencies that a tensor holds."""
+    num_factors = prod(file.tensors[name].shape)
+    if num_factors != num_rotated // 2:
+        raise FileFormatError(f"{file.path} has {num_factors} rotary factors", f"{num_rotated // 2} are needed: {name}")
     values = file.dequantise(name).reshape(-1)
-    if len(values) != num_rotated // 2:
-        raise FileFormatError(f"{file.path} has {len(values)} rotary factors", f"{num_rotated // 2} are needed: {name}")
     if not (np.isfinite(values) & (values > 0)).all():
         raise FileFormatError(f"{file.path} has rotary factors that are no positive numbers", f"tensor {name}")
     return tuple(values.tolist())

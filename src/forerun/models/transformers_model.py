@@ -17,7 +17,7 @@ from forerun.models.config_families import (
 )
 from forerun.models.config_rope import read_ropes
 from forerun.models.config_values import Config
-from forerun.models.decoder_model import Activation, DecoderModel, Names, is_off, unsupported
+from forerun.models.decoder_model import Activation, DecoderModel, Names, check_layers, is_off, unsupported
 from forerun.models.transformers_files import TransformersFiles
 
 SERVED = f"served: transformers directories of {', '.join(family.architecture for family in CONFIG_FAMILIES.values())}"
@@ -42,6 +42,7 @@ def read_config(files: TransformersFiles) -> DecoderModel:
         fact = f"{num_heads} query heads cannot share {num_kv_heads} key and value heads"
         raise FileFormatError(f"{config.path} contradicts itself", fact)
     num_layers = config.whole("num_hidden_layers")
+    check_layers(files, num_layers)
     windows = _windows(config, num_layers)
     ropes, layer_ropes = read_ropes(config, head_size, windows)
     biases = family.biases.union(*(BIASES[name] for name in BIASES if name in family.keys and config.flag(name)))
@@ -104,7 +105,7 @@ def _refuse_unknown(config: Config, family: ConfigFamily) -> None:
 def _activation(config: Config, family: ConfigFamily) -> Activation:
     name = "hidden_activation" if family.is_gemma else "hidden_act"
     given = config.values.get(name, "gelu_pytorch_tanh" if family.is_gemma else "silu")
-    if given not in ACTIVATIONS:
+    if not isinstance(given, str) or given not in ACTIVATIONS:
         raise unsupported(config, f"the {name} {given!r}"[:200], "", f"served: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[given]
 

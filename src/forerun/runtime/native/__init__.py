@@ -1,7 +1,8 @@
-"""The native runtime: GGUF models of the llama kind on a CPU, quantised as they are stored, without torch.
+"""The native runtime: GGUF files and transformers directories on a CPU, without torch.
 
-description.py (what a file becomes, as data), load.py (checks, then weights), model.py (NativeModel). The work is done
-by forerun._native, compiled from csrc/.
+Weights are quantised as they are stored, or rounded at load. description.py (what a model's files become, as data),
+rotary.py, load.py (checks, then weights), model.py (NativeModel). The work is done by forerun._native, compiled from
+csrc/.
 """
 
 from __future__ import annotations

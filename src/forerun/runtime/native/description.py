@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from forerun.errors import FileFormatError
-from forerun.models.decoder_model import DecoderModel, halves_apart, unsupported
+from forerun.models.decoder_model import DecoderModel, check_sizes, halves_apart, unsupported
 from forerun.models.gguf import GGUFFile
 from forerun.models.gguf_families import FAMILIES
 from forerun.models.gguf_model import is_known, read_model
@@ -44,17 +44,16 @@ class ModelFiles(Protocol):
     def tensors(self) -> Mapping[str, TensorPlace]: ...
     def raw(self, name: str) -> np.ndarray: ...
     def dequantise(self, name: str) -> np.ndarray: ...
-    def forget(self, name: str) -> None: ...
+    def read_into(self, data: np.ndarray, name: str, first: int = 0) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A part of a stored tensor: its name in the decoder, its shape, the stored row that it begins with, and for rows
-    that must change places the stored row of each (counted from there)."""
+    """A part of a stored tensor: its name in the decoder, its shape, and the stored row of each of its rows [shape[0]]
+    uint32, unless they are the first ones in their order."""
 
     name: str
     shape: tuple[int, ...]
-    start: int = 0
     order: np.ndarray | None = None
 
     @property
@@ -96,6 +95,7 @@ def describe(files: GGUFFile | TransformersFiles) -> Description:
         if not is_known(files):
             raise unsupported(files, f"the architecture {files.architecture!r}", "not by the native runtime", SERVED)
         model, ignored = read_model(files), FACTORS
+    check_sizes(files, model)
     tensors = _places(files, model, ignored)
     for name, parts in tensors.items():
         info = files.tensors[name]
@@ -144,10 +144,13 @@ def _layer(model: DecoderModel, layer: int) -> dict[str, tuple[Placed, ...]]:
     for part, names in model.names.parts.items():
         for suffix, ending in (("", ".weight"), ("_bias", ".bias")):
             start, places = 0, []
-            for name in (f"{name}{suffix}" for name in names):
-                if name in shapes:
-                    places.append(Placed(f"layers.{layer}.{name}", shapes[name], start, orders.get(name)))
-                    start += shapes[name][0]
+            for name in (f"{name}{suffix}" for name in names if f"{name}{suffix}" in shapes):
+                count, order = shapes[name][0], orders.get(name)
+                if start and order is None:
+                    order = np.arange(count, dtype=np.uint32)
+                order = None if order is None else (order + np.uint32(start)).astype(np.uint32)
+                places.append(Placed(f"layers.{layer}.{name}", shapes[name], order))
+                start += count
             if places:
                 found[f"{model.names.layer.format(layer)}{part}{ending}"] = tuple(places)
     return found

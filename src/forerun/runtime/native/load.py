@@ -123,7 +123,7 @@ class _Checked:
             fact, remedy = f"a context of {limit} tokens", f"give context_length={model.longest_exact} or less"
             raise unsupported(files, fact, f"beyond {model.longest_exact} {model.beyond}", remedy)
         check_head_rows(num_head_rows, model.num_embeddings)
-        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings)
+        ids = None if head_ids is None else check_head_ids(head_ids, model.num_embeddings).astype(np.uint32)
         if ids is not None and num_head_rows is not None:
             raise ParameterError("head_ids", "given beside num_head_rows", "give one of the two")
         num_rows = len(ids) if ids is not None else num_head_rows or model.num_embeddings
@@ -137,20 +137,20 @@ class _Checked:
 
     def fill(self, advance: Callable[[int], None]) -> None:
         """Give the decoder its weights; `advance` hears of bytes read."""
-        files, is_tied = self.files, self.description.model.is_tied
+        files, model = self.files, self.description.model
         pieces: list[Piece] = []
         for name, parts in self.description.tensors.items():
             if not parts[0].is_matrix:
                 self._set_vectors(name, parts)
                 advance(files.tensors[name].num_bytes)
                 continue
-            for part in parts:
-                if part.name == "head":
-                    pieces += self._pieces(name, "head", self.num_head_rows, 0, self.head_ids)
-                else:
-                    pieces += self._pieces(name, part.name, part.shape[0], part.start, part.order)
-                if part.name == "embedding" and is_tied and self.head_ids is not None:
-                    pieces += self._pieces(name, "head", self.num_head_rows, 0, self.head_ids)
+            wanted = [(part.name, part.order, part.shape[0]) for part in parts if part.name != "head"]
+            if parts[0].name == "head" or (
+                parts[0].name == "embedding" and model.is_tied and self.head_ids is not None
+            ):
+                wanted.append(("head", self.head_ids, self.num_head_rows))
+            for own, order, num_outputs in wanted:
+                pieces += self._pieces(name, own, order, num_outputs)
         self._read(pieces, advance)
         try:
             self.decoder.finish()
@@ -158,17 +158,13 @@ class _Checked:
             raise FileFormatError(f"{files.path} cannot be decoded with", str(error)) from error
 
     def _set_vectors(self, name: str, parts: Sequence[Placed]) -> None:
-        values = self.files.dequantise(name)
+        values, offset = self.files.dequantise(name), np.float32(self.description.model.norm_offset)
         for part in parts:
-            own = values[part.start : part.start + part.shape[0]]
-            if part.name.endswith("norm") and self.description.model.norm_offset:
-                own = own + np.float32(self.description.model.norm_offset)
-            self.decoder.set_vector(part.name, np.ascontiguousarray(own if part.order is None else own[part.order]))
+            own = values[: part.shape[0]] if part.order is None else values[part.order]
+            self.decoder.set_vector(part.name, own + offset if part.name.endswith("norm") else own)
 
-    def _pieces(
-        self, stored_name: str, name: str, num_outputs: int, start: int, order: np.ndarray | None
-    ) -> Iterator[Piece]:
-        """Room for a matrix in the decoder, and what to read for it: output i is row start + order[i]."""
+    def _pieces(self, stored_name: str, name: str, order: np.ndarray | None, num_outputs: int) -> Iterator[Piece]:
+        """Room for a matrix in the decoder, and what to read for it: output i is row order[i] of the tensor."""
         info = self.files.tensors[stored_name]
         rounding = "q4" if self.requantise else "none"
         if self.quantize is not None and info.type_name in FLOAT_TYPES:
@@ -178,7 +174,7 @@ class _Checked:
             self.decoder.set_matrix(name, matrix)
         except ValueError as error:
             raise unsupported(self.files, f"tensor {stored_name}", str(error), SERVED) from error
-        return cut(matrix, stored_name, info.row_bytes, start, order)
+        return cut(matrix, stored_name, info.row_bytes, order)
 
     def _read(self, pieces: Sequence[Piece], advance: Callable[[int], None]) -> None:
         """Read and pack all pieces; `advance` hears of every byte of a tensor once."""

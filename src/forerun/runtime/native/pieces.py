@@ -34,10 +34,8 @@ class Piece:
     order: np.ndarray | None
 
 
-def cut(
-    matrix: _native.PackedMatrix, name: str, row_bytes: int, start: int = 0, order: np.ndarray | None = None
-) -> Iterator[Piece]:
-    """The pieces of a matrix whose output i is row start + order[i] (start + i without an order) of tensor `name`."""
+def cut(matrix: _native.PackedMatrix, name: str, row_bytes: int, order: np.ndarray | None = None) -> Iterator[Piece]:
+    """The pieces of a matrix whose output i is row order[i] (i without an order) of tensor `name`."""
     most = max(PIECE_BYTES // row_bytes // PANEL, 1) * PANEL
     begin, num_outputs = 0, matrix.num_outputs
     while begin < num_outputs:
@@ -49,7 +47,7 @@ def cut(
             chosen = order[begin:end]
             first, last = int(chosen.min()), int(chosen.max()) + 1
             rows = np.ascontiguousarray(chosen - first, np.uint32)
-        yield Piece(matrix, name, start + first, start + last, begin, rows)
+        yield Piece(matrix, name, first, last, begin, rows)
         begin = end
 
 

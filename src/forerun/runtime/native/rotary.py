@@ -37,6 +37,7 @@ def _yarn_ramp(rope: Rope) -> np.ndarray:
     size = rope.num_rotated
 
     def place(turns: float) -> float:
+        turns = min(max(turns, 1e-9), 1e9)  # beyond these every frequency is on one side
         return size * math.log(rope.original_context_length / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
 
     low, high = place(rope.beta_fast), place(rope.beta_slow)
