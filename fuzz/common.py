@@ -64,7 +64,8 @@ def scratch(name: str) -> Path:
 
 
 def check_mapped(before: int, file_bytes: int) -> None:
-    """Threads' stacks and arenas aside: ProportionError if the process has mapped out of proportion since `before` (from `mapped`)."""
+    """ProportionError if the process has mapped out of proportion since `before` (from `mapped`): threads' stacks and
+    allocator's arenas are the 320 MiB."""
     grown = mapped() - before
     if grown > (320 << 20) + 64 * file_bytes:
         raise ProportionError(f"{grown >> 20} MiB were mapped for a file of {file_bytes} bytes")
