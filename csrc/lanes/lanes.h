@@ -23,7 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2)
+#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2) || defined(FORERUN_LANES_NEON)
 #define FORERUN_INLINE_MEMBER inline __attribute__((always_inline))
 #else  // the compiler's choice: lanes are loops here
 #define FORERUN_INLINE_MEMBER inline
@@ -45,7 +45,14 @@
 #include "lanes/products_avx512.h"
 #elif defined(FORERUN_LANES_AVX2)
 #include "lanes/avx2.h"
+#if defined(FORERUN_LANES_AVX2VNNI)
+#include "lanes/products_avx2vnni.h"
+#else
 #include "lanes/products_avx2.h"
+#endif
+#elif defined(FORERUN_LANES_NEON)
+#include "lanes/neon.h"
+#include "lanes/products_neon.h"
 #else
 #include "lanes/portable.h"
 #include "lanes/products_portable.h"
