@@ -28,7 +28,9 @@ bool runs_avx512vnni() {
 bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 // gcc 12 and clang 14 cannot ask for AVX-VNNI by name. It has no state of its own: AVX2's is enough.
-#if defined(FORERUN_HAS_AVX2VNNI)
+#if defined(FORERUN_MODEL_VNNI)
+bool runs_avx2vnni() { return runs_avx2(); }
+#elif defined(FORERUN_HAS_AVX2VNNI)
 bool runs_avx2vnni() {
   constexpr unsigned kFeatures = 7, kAvxVnni = 1u << 4;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

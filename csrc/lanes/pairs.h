@@ -44,7 +44,7 @@ FORERUN_INLINE Pairs broadcast_pair(const int16_t* p) {
 }
 #if defined(FORERUN_LANES_AVX2VNNI)
 FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
-  return {_mm256_dpwssd_avx_epi32(acc.a, x.a, y.a), _mm256_dpwssd_avx_epi32(acc.b, x.b, y.b)};
+  return {dot_words(acc.a, x.a, y.a), dot_words(acc.b, x.b, y.b)};
 }
 #else
 FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {

@@ -7,7 +7,7 @@
 namespace forerun::FORERUN_ISA {
 namespace {
 
-constexpr int kRowsAtOnce = 4;
+constexpr int kRowsAtOnce = 5;
 constexpr int kFloatRowsAtOnce = 2;
 
 typedef int32_t __attribute__((may_alias)) Word;

@@ -1,5 +1,5 @@
 // Computes everything that instruction sets could disagree about and writes it down, to be compared byte for byte with
-// what another set or another processor computed (compare.py).
+// what another set or another processor computed (test_emulated.py).
 //
 //   harness FILE        all records to FILE, with the instruction set that FORERUN_ISA names or that is the best
 //   harness --isas      the sets that this machine runs, best first; the first is the one chosen
