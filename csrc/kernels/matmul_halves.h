@@ -26,9 +26,9 @@ struct TileOfHalves {
     alignas(64) uint8_t scales[512];  // sc [16 halves][16], and for kQ2K mn [8 groups][16][2]
     unpack_scales(tile, scales);
     prefetch_lines(tile + ahead, kHeader);
-    I32 blocks[N], minima[N];
+    I32 blocks[N];
     FORERUN_UNROLL
-    for (int n = 0; n < N; ++n) blocks[n] = minima[n] = broadcast_i32(0);
+    for (int n = 0; n < N; ++n) blocks[n] = broadcast_i32(0);
     for (size_t g = 0; g < kGroupsOfBlock; ++g) {
       const uint8_t* codes = tile + kHeader + code_bytes(kOf) * g;
       I32 group[N];
@@ -38,22 +38,34 @@ struct TileOfHalves {
       add_half<N, 1>(codes, scales, rows, g, ahead, group);
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n) blocks[n] = blocks[n] + shift_left_each(group[n], rows.lift(g, n));
-      if constexpr (kOf == Layout::kQ2K) {
-        const Bytes mn = widen_pairs(scales + 256 + 32 * g);
-        FORERUN_UNROLL
-        for (int n = 0; n < N; ++n) {
-          const I32 sum = dot_pairs(broadcast_i32(0), mn, rows.half_sums(g, n));
-          minima[n] = minima[n] + shift_left_each(sum, rows.lift(g, n));
-        }
-      }
     }
     const F32 d = load_half((const uint16_t*)tile);
+    F32 scaled[N];
     FORERUN_UNROLL
-    for (int n = 0; n < N; ++n) {
-      F32 block = d * to_f32(blocks[n]);
-      if constexpr (kOf == Layout::kQ2K) block = fnma(load_half((const uint16_t*)tile + 16), to_f32(minima[n]), block);
-      store(out + 16 * n, fma(block, rows.scale(n), load(out + 16 * n)));
+    for (int n = 0; n < N; ++n) scaled[n] = d * to_f32(blocks[n]);
+    if constexpr (kOf == Layout::kQ2K) subtract_minima<N>(tile, scales + 256, rows, scaled);
+    FORERUN_UNROLL
+    for (int n = 0; n < N; ++n) store(out + 16 * n, fma(scaled[n], rows.scale(n), load(out + 16 * n)));
+  }
+
+  // In a loop of its own: beside products, eight rows' sums would not fit AVX-512's registers.
+  template <int N>
+  FORERUN_INLINE_MEMBER static void subtract_minima(const uint8_t* tile, const uint8_t* scales, const Rows& rows,
+                                                    F32* blocks) {
+    I32 minima[N];
+    FORERUN_UNROLL
+    for (int n = 0; n < N; ++n) minima[n] = broadcast_i32(0);
+    for (size_t g = 0; g < kGroupsOfBlock; ++g) {
+      const Bytes mn = widen_pairs(scales + 32 * g);
+      FORERUN_UNROLL
+      for (int n = 0; n < N; ++n) {
+        const I32 sum = dot_pairs(broadcast_i32(0), mn, rows.half_sums(g, n));
+        minima[n] = minima[n] + shift_left_each(sum, rows.lift(g, n));
+      }
     }
+    const F32 dmin = load_half((const uint16_t*)tile + 16);
+    FORERUN_UNROLL
+    for (int n = 0; n < N; ++n) blocks[n] = fnma(dmin, to_f32(minima[n]), blocks[n]);
   }
 
   FORERUN_INLINE_MEMBER static void unpack_scales(const uint8_t* tile, uint8_t* scales) {

@@ -77,8 +77,8 @@ static constexpr size_t code_bits(Layout layout) {
 }
 // Bytes of the codes of one group of a panel.
 static constexpr size_t code_bytes(Layout layout) { return code_bits(layout) * kPanel * kGroup / 8; }
-// Bytes in front of the codes of a tile of `num_groups` groups: d, dmin or m (float16 [16] each), then sc and mn; kMXFP4
-// has e instead.
+// Bytes in front of the codes of a tile of `num_groups` groups: d, dmin or m (float16 [16] each), then sc and mn; e in
+// kMXFP4.
 static constexpr size_t header_bytes(Layout layout, size_t num_groups) {
   switch (layout) {
     case Layout::kQ4K:
