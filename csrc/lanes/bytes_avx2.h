@@ -39,6 +39,16 @@ FORERUN_INLINE void store_bytes(void* p, Bytes x) {
   _mm256_storeu_si256((__m256i*)p + 1, x.b);
 }
 
+struct Table {
+  __m256i v;
+};
+FORERUN_INLINE Table load_table(const uint8_t* p) {
+  return {_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p))};
+}
+FORERUN_INLINE Bytes look_up(Table t, Bytes codes) {
+  return {_mm256_shuffle_epi8(t.v, codes.a), _mm256_shuffle_epi8(t.v, codes.b)};
+}
+
 FORERUN_INLINE Bytes widen_pairs(const uint8_t* p) {
   return {_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)),
           _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p + 1))};

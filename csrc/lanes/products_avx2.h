@@ -19,6 +19,7 @@ constexpr int kFloatRowsAtOnce = 2;
 struct Sums {
   __m256i a, b;
 };
+constexpr bool kWideSums = false;
 FORERUN_INLINE Sums no_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) {
   return int32_t((uint32_t(low) & 0xFFFF) | uint32_t(high) << 16);
@@ -38,6 +39,19 @@ FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) {
 FORERUN_INLINE I32 total(Sums s) {
   const __m256i ones = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(s.a, ones), _mm256_madd_epi16(s.b, ones)};
+}
+
+// A factor beside each of a lane's two sums.
+struct Factors {
+  __m256i a, b;
+};
+FORERUN_INLINE Factors factors(I32 x) {
+  const __m256i low = _mm256_set1_epi32(0xFFFF);
+  return {_mm256_or_si256(_mm256_and_si256(x.a, low), _mm256_slli_epi32(x.a, 16)),
+          _mm256_or_si256(_mm256_and_si256(x.b, low), _mm256_slli_epi32(x.b, 16))};
+}
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(s.a, f.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(s.b, f.b))};
 }
 
 // vpmaddubsw wants one unsigned factor: |code| times the activation under the code's sign.

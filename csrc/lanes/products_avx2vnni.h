@@ -43,6 +43,7 @@ FORERUN_INLINE __m256i dot_words(__m256i acc, __m256i x, __m256i y) {
 struct Sums {
   __m256i a, b;
 };
+constexpr bool kWideSums = true;
 FORERUN_INLINE Sums no_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) { return low + high; }
 template <int kShift>
@@ -56,6 +57,18 @@ FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) {
   s.b = dot_bytes(s.b, codes.b, four);
 }
 FORERUN_INLINE I32 total(Sums s) { return {s.a, s.b}; }
+
+// A sum's low half is all of it: the factor's high half is 0.
+struct Factors {
+  __m256i a, b;
+};
+FORERUN_INLINE Factors factors(I32 x) {
+  const __m256i low = _mm256_set1_epi32(0xFFFF);
+  return {_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
+}
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+  return {dot_words(acc.a, s.a, f.a), dot_words(acc.b, s.b, f.b)};
+}
 
 struct Codes8 {
   Bytes v;

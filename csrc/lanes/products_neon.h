@@ -56,6 +56,16 @@ FORERUN_INLINE void store_bytes(void* p, Bytes x) {
   vst1q_u8(q + 48, x.d);
 }
 
+struct Table {
+  uint8x16_t v;
+};
+FORERUN_INLINE Table load_table(const uint8_t* p) { return {vld1q_u8(p)}; }
+FORERUN_INLINE Bytes look_up(Table t, Bytes codes) {
+#define FORERUN_PART(p) vqtbl1q_u8(t.v, codes.p)
+  return FORERUN_FOUR(FORERUN_PART);
+#undef FORERUN_PART
+}
+
 // acc[lane] += the four signed bytes of the lane times the four at p
 FORERUN_INLINE I32 dot_spread(I32 acc, Bytes codes, const void* p) {
   const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(*(const Word*)p));
@@ -67,6 +77,7 @@ FORERUN_INLINE I32 dot_spread(I32 acc, Bytes codes, const void* p) {
 struct Sums {
   I32 v;
 };
+constexpr bool kWideSums = true;
 FORERUN_INLINE Sums no_sums() { return {broadcast_i32(0)}; }
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) { return low + high; }
 template <int kShift>
@@ -76,6 +87,16 @@ FORERUN_INLINE Sums start_sums(const int32_t* word) {
 }
 FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) { s.v = dot_spread(s.v, codes, x); }
 FORERUN_INLINE I32 total(Sums s) { return s.v; }
+
+struct Factors {
+  I32 v;
+};
+FORERUN_INLINE Factors factors(I32 x) { return {x}; }
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+#define FORERUN_PART(p) vmlaq_s32(acc.p, s.v.p, f.v.p)
+  return FORERUN_FOUR(FORERUN_PART);
+#undef FORERUN_PART
+}
 
 struct Codes8 {
   Bytes v;

@@ -129,7 +129,7 @@ Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size
 
 Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                           const uint32_t* order, Pool& pool) {
-  if (stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K)
+  if (needs_quantised(layout_of(stored)) && code_bits(layout_of(stored)) <= 4)
     return pack(stored, data, num_outputs, num_inputs, order, pool);
   const size_t row_bytes = stored_row_bytes(stored, num_inputs);
   if (num_inputs % kGroup != 0)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.programs import find_program
 
 HERE = Path(__file__).parent

@@ -53,6 +53,7 @@ void put_quantised(const std::string& name, const RowsView& x) {
       take(block + kPairSumsAt * M, 16 * M);
       take(block + kLiftsAt * M, 4 * M * num_groups);
       take(block + kLiftedSumsAt * M, 4 * M * num_groups);
+      take(block + kHalfSumsAt * M, 4 * M * num_groups);
     }
   }
   put(name, all.data(), all.size());

@@ -25,8 +25,11 @@ from forerun.models.gguf_model import (
     unsupported,
 )
 
-SERVED_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-"""Types that weights may be stored in."""
+SERVED_TYPES = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+)
+"""Types that weights may be stored in: what csrc/weights/stored.cpp reads."""
 
 SERVED = f"served: GGUF files of {', '.join(FAMILIES)} with weights in {', '.join(SERVED_TYPES)}"
 
