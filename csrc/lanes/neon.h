@@ -21,7 +21,9 @@ FORERUN_INLINE F32 broadcast(float x) {
   return {v, v, v, v};
 }
 FORERUN_INLINE F32 zero() { return broadcast(0.0f); }
-FORERUN_INLINE F32 load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}; }
+FORERUN_INLINE F32 load(const float* p) {
+  return {vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)};
+}
 FORERUN_INLINE void store(float* p, F32 x) {
   vst1q_f32(p, x.a);
   vst1q_f32(p + 4, x.b);

@@ -1,7 +1,7 @@
 // Products of weights' codes with activations in AVX2 with AVX-VNNI: products_portable.h says what each function means.
 //
 // The instructions are AVX-512 VNNI's in registers of half the size, without its operands spread from memory. Where gcc
-// needs it (lanes.h), they are written out: it would otherwise copy sums about. {vex} is what tells them from AVX-512's.
+// needs it (lanes.h), they are written out: it would otherwise copy sums about. {vex} tells them from AVX-512's.
 #pragma once
 
 #include "lanes/bytes_avx2.h"

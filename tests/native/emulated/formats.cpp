@@ -57,7 +57,8 @@ std::vector<uint8_t> random_stored(const Format& format, size_t outputs, size_t 
   std::vector<uint8_t> stored(outputs * (inputs / format.inputs) * format.bytes);
   for (uint8_t& byte : stored) byte = kind == 1 ? (bits64() & 1 ? 0xFF : 0x00) : uint8_t(bits64());
   for (size_t block = 0; block < stored.size() / format.bytes; ++block) {
-    if (format.stored == Stored::kMXFP4 && kind == 0) stored[block * format.bytes] = uint8_t(116 + below(6));  // 2^(e - 128)
+    if (format.stored == Stored::kMXFP4 && kind == 0)  // scales of 2^(e - 128): neither subnormal nor infinite
+      stored[block * format.bytes] = uint8_t(116 + below(6));
     for (size_t at : format.halves) {
       const uint16_t half = kind == 2 ? extreme[below(10)] : forerun::float_to_half(normal() * 0.02f);
       memcpy(&stored[block * format.bytes + at], &half, 2);
