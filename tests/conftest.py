@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .programs import find_program
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -17,12 +19,21 @@ _not_run: list[str] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests need a CUDA device; without one they are listed as not run, never silently dropped."""
+    """What needs a CUDA device or programs that are not here is listed as not run, never silently dropped."""
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_gpu():
         for item in gpu_items:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
-            _not_run.append(f"{item.nodeid}: no CUDA device on this machine")
+            _skip(item, "no CUDA device on this machine")
+    for item in items:
+        wanted = [program for marker in item.iter_markers("needs") for program in marker.args]
+        missing = [program for program in wanted if find_program(program) is None]
+        if missing:
+            _skip(item, f"not installed here: {', '.join(missing)}")
+
+
+def _skip(item: pytest.Item, reason: str) -> None:
+    item.add_marker(pytest.mark.skip(reason=reason))
+    _not_run.append(f"{item.nodeid}: {reason}")
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

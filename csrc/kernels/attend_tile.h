@@ -15,6 +15,9 @@ constexpr size_t vectors_of(size_t rows) { return rows <= 6 ? 4 : 2; }
 #elif defined(FORERUN_LANES_AVX2)
 constexpr size_t kTile = 6;
 constexpr size_t vectors_of(size_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+#elif defined(FORERUN_LANES_NEON)
+constexpr size_t kTile = 6;
+constexpr size_t vectors_of(size_t rows) { return rows <= 2 ? 2 : 1; }
 #else
 constexpr size_t kTile = 4;
 constexpr size_t vectors_of(size_t) { return 1; }

@@ -7,6 +7,9 @@
 #include "kernels/matmul_floats.h"
 #include "kernels/matmul_tiles.h"
 
+#include "kernels/matmul_groups.h"
+#include "kernels/matmul_halves.h"
+
 namespace forerun::FORERUN_ISA {
 namespace {
 
@@ -71,12 +74,19 @@ void multiply_panels(const MatrixView& w, size_t first, size_t count, const Rows
     case Layout::kFloat32: return multiply_float_panels<LoadFloat32>(w, first, count, x, row, M, out, kAhead);
     case Layout::kFloat16: return multiply_float_panels<LoadFloat16>(w, first, count, x, row, M, out, kAhead);
     case Layout::kBFloat16: return multiply_float_panels<LoadBFloat16>(w, first, count, x, row, M, out, kAhead);
+    case Layout::kQ2K: return multiply_quantised<TileOfHalves<Layout::kQ2K>>(w, first, count, rows, M, out);
+    case Layout::kQ3K: return multiply_quantised<TileOfHalves<Layout::kQ3K>>(w, first, count, rows, M, out);
     case Layout::kQ4K: return multiply_quantised<TileQ4K>(w, first, count, rows, M, out);
+    case Layout::kQ5K: return multiply_quantised<TileQ5K>(w, first, count, rows, M, out);
     case Layout::kQ6K: return multiply_quantised<TileQ6K>(w, first, count, rows, M, out);
     case Layout::kQ4_0: return multiply_quantised<TileOfGroups<Layout::kQ4_0>>(w, first, count, rows, M, out);
     case Layout::kQ4_1: return multiply_quantised<TileOfGroups<Layout::kQ4_1>>(w, first, count, rows, M, out);
     case Layout::kQ5_0: return multiply_quantised<TileOfGroups<Layout::kQ5_0>>(w, first, count, rows, M, out);
+    case Layout::kQ5_1: return multiply_quantised<TileOfGroups<Layout::kQ5_1>>(w, first, count, rows, M, out);
     case Layout::kQ8_0: return multiply_quantised<TileOfGroups<Layout::kQ8_0>>(w, first, count, rows, M, out);
+    case Layout::kIQ4NL: return multiply_quantised<TileOfGroups<Layout::kIQ4NL>>(w, first, count, rows, M, out);
+    case Layout::kIQ4XS: return multiply_quantised<TileIQ4XS>(w, first, count, rows, M, out);
+    case Layout::kMXFP4: return multiply_quantised<TileOfGroups<Layout::kMXFP4>>(w, first, count, rows, M, out);
   }
 }
 

@@ -4,9 +4,11 @@
 namespace forerun::FORERUN_ISA {
 namespace {
 
-// Four steps of 6 bits from 3 x 64 bytes.
+// Four steps of 6 bits from 3 x 64 bytes. With kStride = 32 from 3 x 32 bytes: only the first halves of what comes out
+// count.
+template <int kStride = 64>
 FORERUN_INLINE void unpack_six(const uint8_t* p, Bytes* steps) {
-  const Bytes a = load_bytes(p), b = load_bytes(p + 64), c = load_bytes(p + 128);
+  const Bytes a = load_bytes(p), b = load_bytes(p + kStride), c = load_bytes(p + 2 * kStride);
   steps[0] = bits<0, 63>(a);
   steps[1] = bits<0, 63>(b);
   steps[2] = bits<0, 63>(c);
@@ -19,6 +21,7 @@ FORERUN_INLINE void prefetch_lines(const uint8_t* p, size_t num_bytes) {
 
 // Codes of 4 bits: steps 2J and 2J + 1 of a group.
 struct FourBits {
+  static constexpr int kBits = 4;
   FORERUN_INLINE_MEMBER FourBits(const uint8_t* group, size_t ahead) : codes(group), ahead(ahead) {}
   template <int J>
   FORERUN_INLINE_MEMBER void unpack(Bytes& even, Bytes& odd) const {
@@ -32,6 +35,7 @@ struct FourBits {
 };
 
 struct FiveBits {
+  static constexpr int kBits = 5;
   FORERUN_INLINE_MEMBER FiveBits(const uint8_t* group, size_t ahead)
       : codes(group), ahead(ahead), fifth(load_bytes(group + 256)) {
     prefetch(group + 256 + ahead);
@@ -46,6 +50,47 @@ struct FiveBits {
   const uint8_t* codes;
   size_t ahead;
   Bytes fifth;
+};
+
+// Codes of 4 bits that name bytes of a table.
+struct FourBitsOfTable {
+  FORERUN_INLINE_MEMBER FourBitsOfTable(const uint8_t* group, size_t ahead, Table table)
+      : codes(group, ahead), table(table) {}
+  template <int J>
+  FORERUN_INLINE_MEMBER void unpack(Bytes& even, Bytes& odd) const {
+    codes.template unpack<J>(even, odd);
+    even = look_up(table, even);
+    odd = look_up(table, odd);
+  }
+  FourBits codes;
+  Table table;
+};
+
+// Half a group of 2 bits: step I of 4.
+struct TwoBits {
+  FORERUN_INLINE_MEMBER TwoBits(const uint8_t* group, int half, size_t ahead) : two(load_bytes(group + 64 * half)) {
+    prefetch(group + 64 * half + ahead);
+  }
+  template <int I>
+  FORERUN_INLINE_MEMBER Bytes step() const {
+    return bits<2 * I, 3>(two);
+  }
+  Bytes two;
+};
+
+// Half a group of 3 bits.
+template <int kHalf>
+struct ThreeBits {
+  FORERUN_INLINE_MEMBER ThreeBits(const uint8_t* group, size_t ahead)
+      : two(group, kHalf, ahead), third(load_bytes(group + 128)) {
+    if (kHalf == 0) prefetch(group + 128 + ahead);
+  }
+  template <int I>
+  FORERUN_INLINE_MEMBER Bytes step() const {
+    return two.template step<I>() | move_bit<4 * kHalf + I, 2>(third);
+  }
+  TwoBits two;
+  Bytes third;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk, format by format.
+// Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk: what all formats share, and the K
+// formats.
 //
 // M is the number of rows in the chunk (it fixes where things lie), N rows from `first` are those at hand: as many as
 // the registers hold. They decide only how many sums run side by side: every (row, output) is one chain of float
@@ -24,6 +25,7 @@ struct Rows {
   FORERUN_INLINE_MEMBER const int32_t* half_start(size_t g, int half, int n) const {
     return word(kHalfStartsAt, 2 * g + half, n);
   }
+  FORERUN_INLINE_MEMBER const int32_t* half_sums(size_t g, int n) const { return word(kHalfSumsAt, g, n); }
   FORERUN_INLINE_MEMBER F32 lifted_sum(size_t g, int n) const {
     return broadcast(((const float*)(block + kLiftedSumsAt * M))[g * M + n]);
   }
@@ -41,18 +43,38 @@ FORERUN_INLINE void add_step(Sums* sums, Bytes codes, const int8_t* x) {
   FORERUN_UNROLL
   for (int n = 0; n < N; ++n) add_products(sums[n], codes, x + 32 * n);
 }
-// Steps 2J and 2J + 1 of a group, and those that follow.
-template <int N, int J, class Codes>
+// Steps 2J and 2J + 1 of a group, and those up to 2 kEnd.
+template <int N, int J, int kEnd, class Codes>
 FORERUN_INLINE void add_pairs(Sums* sums, const Codes& codes, const int8_t* x) {
   Bytes even, odd;
   codes.template unpack<J>(even, odd);
   add_step<N>(sums, even, x + 8 * J);
   add_step<N>(sums, odd, x + 8 * J + 4);
-  if constexpr (J < 3) add_pairs<N, J + 1>(sums, codes, x);
+  if constexpr (J + 1 < kEnd) add_pairs<N, J + 1, kEnd>(sums, codes, x);
+}
+// Totals of a group of unsigned codes.
+template <int N, class Codes>
+FORERUN_INLINE void unsigned_totals(const Codes& codes, const int8_t* x, I32* totals) {
+  constexpr int kFirst = kWideSums || Codes::kBits <= 4 ? 4 : 2;
+  Sums sums[N];
+  FORERUN_UNROLL
+  for (int n = 0; n < N; ++n) sums[n] = no_sums();
+  add_pairs<N, 0, kFirst>(sums, codes, x);
+  FORERUN_UNROLL
+  for (int n = 0; n < N; ++n) totals[n] = total(sums[n]);
+  if constexpr (kFirst < 4) {
+    FORERUN_UNROLL
+    for (int n = 0; n < N; ++n) sums[n] = no_sums();
+    add_pairs<N, kFirst, 4>(sums, codes, x);
+    FORERUN_UNROLL
+    for (int n = 0; n < N; ++n) totals[n] = totals[n] + total(sums[n]);
+  }
 }
 
-struct TileQ4K {
-  static constexpr Layout kLayout = Layout::kQ4K;
+// kQ4K and kQ5K.
+template <Layout kOf, class Codes>
+struct TileOfMinima {
+  static constexpr Layout kLayout = kOf;
   template <int N>
   FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t num_groups, const Rows& rows, float* out,
                                              size_t ahead) {
@@ -66,14 +88,12 @@ struct TileQ4K {
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n) blocks[n] = zero();
     for (size_t g = 0; g < num_groups; ++g) {
-      Sums sums[N];
-      FORERUN_UNROLL
-      for (int n = 0; n < N; ++n) sums[n] = no_sums();
-      add_pairs<N, 0>(sums, FourBits(tile + 256 + 256 * g, ahead), rows.codes(g));
+      I32 totals[N];
+      unsigned_totals<N>(Codes(tile + 256 + code_bytes(kOf) * g, ahead), rows.codes(g), totals);
       const F32 sc = to_f32(widen_u8(scales + 16 * g));
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n)
-        blocks[n] = fma(to_f32(shift_left_each(total(sums[n]), rows.lift(g, n))), sc, blocks[n]);
+        blocks[n] = fma(to_f32(shift_left_each(totals[n], rows.lift(g, n))), sc, blocks[n]);
     }
     I32 minima[N];
     FORERUN_UNROLL
@@ -93,6 +113,8 @@ struct TileQ4K {
     }
   }
 };
+using TileQ4K = TileOfMinima<Layout::kQ4K, FourBits>;
+using TileQ5K = TileOfMinima<Layout::kQ5K, FiveBits>;
 
 struct TileQ6K {
   static constexpr Layout kLayout = Layout::kQ6K;
@@ -124,68 +146,6 @@ struct TileQ6K {
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n)
       store(out + 16 * n, fma(d * blocks[n], rows.scale(n), load(out + 16 * n)));
-  }
-};
-
-// Layouts with float16 scales by group of 32.
-template <Layout kOf>
-struct TileOfGroups {
-  static constexpr Layout kLayout = kOf;
-  template <int N>
-  FORERUN_INLINE_MEMBER static void multiply(const uint8_t* tile, size_t num_groups, const Rows& rows, float* out,
-                                             size_t ahead) {
-    const uint8_t* codes = tile + header_bytes(kOf, num_groups);
-    prefetch_lines(tile + ahead, header_bytes(kOf, num_groups));
-    F32 blocks[N];
-    FORERUN_UNROLL
-    for (int n = 0; n < N; ++n) blocks[n] = zero();
-    for (size_t g = 0; g < num_groups; ++g, codes += code_bytes(kOf)) {
-      I32 totals[N];
-      multiply_group<N>(codes, rows, g, ahead, totals);
-      const F32 d = load_half((const uint16_t*)tile + 16 * g);
-      FORERUN_UNROLL
-      for (int n = 0; n < N; ++n)
-        blocks[n] = fma(to_f32(shift_left_each(totals[n], rows.lift(g, n))), d, blocks[n]);
-      if constexpr (kOf == Layout::kQ4_1) {
-        const F32 minimum = load_half((const uint16_t*)tile + 16 * (num_groups + g));
-        FORERUN_UNROLL
-        for (int n = 0; n < N; ++n) blocks[n] = fma(rows.lifted_sum(g, n), minimum, blocks[n]);
-      }
-    }
-    FORERUN_UNROLL
-    for (int n = 0; n < N; ++n)
-      store(out + 16 * n, fma(blocks[n], rows.scale(n), load(out + 16 * n)));
-  }
-
-  template <int N>
-  FORERUN_INLINE_MEMBER static void multiply_group(const uint8_t* codes, const Rows& rows, size_t g, size_t ahead,
-                                                   I32* totals) {
-    if constexpr (kOf == Layout::kQ8_0) {
-      FORERUN_UNROLL
-      for (int n = 0; n < N; ++n) totals[n] = start8(rows.start(g, n));
-      FORERUN_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const Codes8 step = codes8(load_bytes(codes + 64 * i));
-        prefetch(codes + 64 * i + ahead);
-        FORERUN_UNROLL
-        for (int n = 0; n < N; ++n) add_products8(totals[n], step, rows.codes(g) + 4 * i + 32 * n);
-      }
-    } else {
-      Sums sums[N];
-      FORERUN_UNROLL
-      for (int n = 0; n < N; ++n) {
-        if constexpr (kOf == Layout::kQ4_1)
-          sums[n] = no_sums();
-        else
-          sums[n] = start_sums<kOf == Layout::kQ4_0 ? 3 : 4>(rows.start(g, n));
-      }
-      if constexpr (kOf == Layout::kQ5_0)
-        add_pairs<N, 0>(sums, FiveBits(codes, ahead), rows.codes(g));
-      else
-        add_pairs<N, 0>(sums, FourBits(codes, ahead), rows.codes(g));
-      FORERUN_UNROLL
-      for (int n = 0; n < N; ++n) totals[n] = total(sums[n]);
-    }
   }
 };
 

@@ -51,6 +51,7 @@ FORERUN_INLINE void quantise_block(const float* x, size_t num_groups, uint8_t* b
   int32_t* starts = (int32_t*)(block + kStartsAt * M) + m;
   int32_t* half_starts = (int32_t*)(block + kHalfStartsAt * M) + m;
   float* lifted_sums = (float*)(block + kLiftedSumsAt * M) + m;
+  int16_t* half_sums = (int16_t*)(block + kHalfSumsAt * M) + 2 * m;
   for (size_t g = 0; g < num_groups; ++g) {
     int8_t* codes = (int8_t*)block + kGroup * (g * M + m);
     int32_t sums[4] = {};
@@ -66,12 +67,15 @@ FORERUN_INLINE void quantise_block(const float* x, size_t num_groups, uint8_t* b
     }
     const int32_t low = sums[0] + sums[2], high = sums[1] + sums[3];
     const int32_t lifted = int32_t(uint32_t(low + high) << by.lift[g]);
-    pair_sums[g] = int16_t((lifted + 8) >> 4);
+    // Ties to even: groups of lift 3 are multiples of 8, half of them ties, which must not all go one way.
+    pair_sums[g] = int16_t((lifted + 7 + (lifted >> 4 & 1)) >> 4);
     lifts[g * M] = by.lift[g];
     starts[g * M] = start_word(-low, -high);
     half_starts[2 * g * M] = start_word(-sums[0], -sums[1]);
     half_starts[(2 * g + 1) * M] = start_word(-sums[2], -sums[3]);
     lifted_sums[g * M] = float(lifted);
+    half_sums[2 * g * M] = int16_t(sums[0] + sums[1]);
+    half_sums[2 * g * M + 1] = int16_t(sums[2] + sums[3]);
   }
   for (size_t g = num_groups; g < kGroupsOfBlock; ++g) pair_sums[g] = 0;
 }

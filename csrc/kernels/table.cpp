@@ -7,26 +7,21 @@
 
 namespace forerun {
 
-#if defined(FORERUN_HAS_X86)
-namespace avx512vnni {
-const Kernels& table();
-}
-namespace avx2 {
-const Kernels& table();
-}
-#endif
-namespace portable {
-const Kernels& table();
-}
+#define FORERUN_DECLARE(isa) \
+  namespace isa {            \
+  const Kernels& table();    \
+  }
+FORERUN_EACH_ISA(FORERUN_DECLARE)
+#undef FORERUN_DECLARE
 
 const Kernels* kernels_named(const char* name) {
   const std::vector<std::string>& usable = usable_isas();
   if (std::find(usable.begin(), usable.end(), name) == usable.end()) return nullptr;
-#if defined(FORERUN_HAS_X86)
-  if (std::string(name) == "avx512vnni") return &avx512vnni::table();
-  if (std::string(name) == "avx2") return &avx2::table();
-#endif
-  return &portable::table();
+#define FORERUN_CHOOSE(isa) \
+  if (std::string(name) == #isa) return &isa::table();
+  FORERUN_EACH_ISA(FORERUN_CHOOSE)
+#undef FORERUN_CHOOSE
+  return nullptr;
 }
 
 const Kernels& kernels() {

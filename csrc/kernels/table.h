@@ -15,7 +15,7 @@ struct RowsView;     // weights/packed.h
 struct AttentionJob; // decoder/attention.h
 
 struct Kernels {
-  const char* name;  // "avx512vnni", "avx2", "portable"
+  const char* name;  // "avx512vnni", "portable", ...: kernels/isa.h
 
   // -- matrices: kernels/matmul.h, kernels/quantise.h ---------------------------------------------------------------
   // Quantises rows [row, row + num_rows) of `x` ([.., stride] float32) into `to`, for integer dot products.

@@ -14,8 +14,9 @@
 // Arithmetic  + - * / (F32), + - (I32), fma(a, b, c) = a * b + c, fnma(a, b, c) = c - a * b, min, max, abs,
 //             zero_where_below
 // Integers    shift_left(I32, count)
-// Products    of weights' codes with activations (products_*.h): Sums and its functions for codes below 64, Codes8 for
-//             codes of 8 bits, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, |
+// Products    of weights' codes with activations (products_*.h): Sums and its functions for codes below 64, kWideSums,
+//             Factors and add_scaled for sums that fit 16 bits, Codes8 for codes of 8 bits, Table, load_table and
+//             look_up, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, move_two_bits, |, store_bytes, store_i8
 // Conversion  to_f32(I32), round_to_i32(F32) to nearest even, from_bits(I32)
 // Across      sum(F32), largest(F32): a fixed tree, halves added to halves; pair_totals(I32)
 #pragma once
@@ -23,7 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2)
+#if defined(FORERUN_LANES_AVX512) || defined(FORERUN_LANES_AVX2) || defined(FORERUN_LANES_NEON)
 #define FORERUN_INLINE_MEMBER inline __attribute__((always_inline))
 #else  // the compiler's choice: lanes are loops here
 #define FORERUN_INLINE_MEMBER inline
@@ -45,7 +46,14 @@
 #include "lanes/products_avx512.h"
 #elif defined(FORERUN_LANES_AVX2)
 #include "lanes/avx2.h"
+#if defined(FORERUN_LANES_AVX2VNNI)
+#include "lanes/products_avx2vnni.h"
+#else
 #include "lanes/products_avx2.h"
+#endif
+#elif defined(FORERUN_LANES_NEON)
+#include "lanes/neon.h"
+#include "lanes/products_neon.h"
 #else
 #include "lanes/portable.h"
 #include "lanes/products_portable.h"

@@ -42,6 +42,11 @@ FORERUN_INLINE Pairs broadcast_pair(const int16_t* p) {
   const __m256i both = _mm256_set1_epi32(*(const TwoShorts*)p);
   return {both, both};
 }
+#if defined(FORERUN_LANES_AVX2VNNI)
+FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
+  return {dot_words(acc.a, x.a, y.a), dot_words(acc.b, x.b, y.b)};
+}
+#else
 FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
   const __m256i a = _mm256_madd_epi16(x.a, y.a), b = _mm256_madd_epi16(x.b, y.b);
 #if defined(FORERUN_ASSEMBLY)
@@ -53,8 +58,35 @@ FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
 #endif
   return acc;
 }
+#endif
 FORERUN_INLINE void store_i16(int16_t* p, I32 x) {
   _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8));
+}
+
+#elif defined(FORERUN_LANES_NEON)
+
+// Even and odd numbers apart, eight lanes to a register: products are then added as they are made.
+struct Pairs {
+  int16x8x2_t a, b;
+};
+FORERUN_INLINE Pairs load_pairs(const int16_t* p) { return {vld2q_s16(p), vld2q_s16(p + 16)}; }
+FORERUN_INLINE Pairs broadcast_pair(const int16_t* p) {
+  const int16x8x2_t both = vld2q_dup_s16(p);
+  return {both, both};
+}
+FORERUN_INLINE int32x4_t dot_low(int32x4_t acc, int16x8x2_t x, int16x8x2_t y) {
+  acc = vmlal_s16(acc, vget_low_s16(x.val[0]), vget_low_s16(y.val[0]));
+  return vmlal_s16(acc, vget_low_s16(x.val[1]), vget_low_s16(y.val[1]));
+}
+FORERUN_INLINE int32x4_t dot_high(int32x4_t acc, int16x8x2_t x, int16x8x2_t y) {
+  return vmlal_high_s16(vmlal_high_s16(acc, x.val[0], y.val[0]), x.val[1], y.val[1]);
+}
+FORERUN_INLINE I32 dot(I32 acc, Pairs x, Pairs y) {
+  return {dot_low(acc.a, x.a, y.a), dot_high(acc.b, x.a, y.a), dot_low(acc.c, x.b, y.b), dot_high(acc.d, x.b, y.b)};
+}
+FORERUN_INLINE void store_i16(int16_t* p, I32 x) {
+  vst1q_s16(p, vmovn_high_s32(vmovn_s32(x.a), x.b));
+  vst1q_s16(p + 8, vmovn_high_s32(vmovn_s32(x.c), x.d));
 }
 
 #else

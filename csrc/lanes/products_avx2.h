@@ -4,6 +4,8 @@
 // group in 16 bits, and to widen once at its end.
 #pragma once
 
+#include "lanes/bytes_avx2.h"
+
 namespace forerun::FORERUN_ISA {
 namespace {
 
@@ -14,43 +16,10 @@ constexpr int kFloatRowsAtOnce = 2;
 // out of registers.
 #define FORERUN_PIN(x) asm("" : "+x"(x))
 
-typedef int32_t __attribute__((may_alias)) Word;
-FORERUN_INLINE __m256i broadcast_word(const void* p) { return _mm256_set1_epi32(*(const Word*)p); }
-
-template <int kCount, int kMask>
-FORERUN_INLINE Bytes bits(Bytes x) {
-  const __m256i mask = _mm256_set1_epi8(char(kMask));
-  if (kCount == 0) return {_mm256_and_si256(x.a, mask), _mm256_and_si256(x.b, mask)};
-  return {_mm256_and_si256(_mm256_srli_epi16(x.a, kCount), mask),
-          _mm256_and_si256(_mm256_srli_epi16(x.b, kCount), mask)};
-}
-template <int kFrom, int kTo, int kMask>
-FORERUN_INLINE Bytes moved(Bytes x) {
-  const __m256i mask = _mm256_set1_epi8(char(kMask << kTo));
-  constexpr int kLeft = kTo > kFrom ? kTo - kFrom : 0, kRight = kFrom > kTo ? kFrom - kTo : 0;
-  if (kLeft > 0)
-    return {_mm256_and_si256(_mm256_slli_epi16(x.a, kLeft), mask),
-            _mm256_and_si256(_mm256_slli_epi16(x.b, kLeft), mask)};
-  return {_mm256_and_si256(_mm256_srli_epi16(x.a, kRight), mask),
-          _mm256_and_si256(_mm256_srli_epi16(x.b, kRight), mask)};
-}
-template <int kFrom, int kTo>
-FORERUN_INLINE Bytes move_bit(Bytes x) {
-  return moved<kFrom, kTo, 1>(x);
-}
-template <int kFrom, int kTo>
-FORERUN_INLINE Bytes move_two_bits(Bytes x) {
-  return moved<kFrom, kTo, 3>(x);
-}
-FORERUN_INLINE Bytes operator|(Bytes x, Bytes y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-FORERUN_INLINE void store_bytes(void* p, Bytes x) {
-  _mm256_storeu_si256((__m256i*)p, x.a);
-  _mm256_storeu_si256((__m256i*)p + 1, x.b);
-}
-
 struct Sums {
   __m256i a, b;
 };
+constexpr bool kWideSums = false;
 FORERUN_INLINE Sums no_sums() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) {
   return int32_t((uint32_t(low) & 0xFFFF) | uint32_t(high) << 16);
@@ -70,6 +39,19 @@ FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) {
 FORERUN_INLINE I32 total(Sums s) {
   const __m256i ones = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(s.a, ones), _mm256_madd_epi16(s.b, ones)};
+}
+
+// A factor beside each of a lane's two sums.
+struct Factors {
+  __m256i a, b;
+};
+FORERUN_INLINE Factors factors(I32 x) {
+  const __m256i low = _mm256_set1_epi32(0xFFFF);
+  return {_mm256_or_si256(_mm256_and_si256(x.a, low), _mm256_slli_epi32(x.a, 16)),
+          _mm256_or_si256(_mm256_and_si256(x.b, low), _mm256_slli_epi32(x.b, 16))};
+}
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(s.a, f.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(s.b, f.b))};
 }
 
 // vpmaddubsw wants one unsigned factor: |code| times the activation under the code's sign.
@@ -92,28 +74,10 @@ FORERUN_INLINE void add_products8(I32& s, Codes8 codes, const int8_t* x) {
   FORERUN_PIN(s.b);
 }
 
-FORERUN_INLINE Bytes widen_pairs(const uint8_t* p) {
-  return {_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)),
-          _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p + 1))};
-}
 FORERUN_INLINE I32 dot_pairs(I32 acc, Bytes pairs, const int32_t* word) {
   const __m256i two = broadcast_word(word);
   return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(pairs.a, two)),
           _mm256_add_epi32(acc.b, _mm256_madd_epi16(pairs.b, two))};
-}
-FORERUN_INLINE I32 shift_left_each(I32 x, const int32_t* count) {
-  const __m256i c = broadcast_word(count);
-  return {_mm256_sllv_epi32(x.a, c), _mm256_sllv_epi32(x.b, c)};
-}
-
-FORERUN_INLINE void store_i8(int8_t* p, I32 x) {
-  const __m256i words = _mm256_packs_epi32(x.a, x.b);  // a0-3 b0-3 | a4-7 b4-7
-  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  _mm_storeu_si128((__m128i*)p, _mm_shuffle_epi32(bytes, 0xD8));
-}
-FORERUN_INLINE void pair_totals(I32 x, I32 y, int32_t* to) {
-  const __m256i pairs = _mm256_hadd_epi32(_mm256_add_epi32(x.a, x.b), _mm256_add_epi32(y.a, y.b));
-  _mm_storeu_si128((__m128i*)to, _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1)));
 }
 
 #undef FORERUN_PIN

@@ -45,9 +45,18 @@ FORERUN_INLINE __m512i dot_spread(__m512i acc, __m512i codes, const void* four) 
 #endif
 }
 
+struct Table {
+  __m512i v;
+};
+FORERUN_INLINE Table load_table(const uint8_t* p) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)p))};
+}
+FORERUN_INLINE Bytes look_up(Table t, Bytes codes) { return {_mm512_shuffle_epi8(t.v, codes.v)}; }
+
 struct Sums {
   __m512i v;
 };
+constexpr bool kWideSums = true;
 FORERUN_INLINE Sums no_sums() { return {_mm512_setzero_si512()}; }
 FORERUN_INLINE int32_t start_word(int32_t low, int32_t high) { return low + high; }
 template <int kShift>
@@ -56,6 +65,20 @@ FORERUN_INLINE Sums start_sums(const int32_t* word) {
 }
 FORERUN_INLINE void add_products(Sums& s, Bytes codes, const int8_t* x) { s.v = dot_spread(s.v, codes.v, x); }
 FORERUN_INLINE I32 total(Sums s) { return {s.v}; }
+
+// A sum's low half is all of it: the factor's high half is 0.
+struct Factors {
+  __m512i v;
+};
+FORERUN_INLINE Factors factors(I32 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi32(0xFFFF))}; }
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+#if defined(FORERUN_ASSEMBLY)
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(s.v), "v"(f.v));
+  return acc;
+#else
+  return {_mm512_dpwssd_epi32(acc.v, s.v, f.v)};
+#endif
+}
 
 struct Codes8 {
   __m512i v;

@@ -36,13 +36,30 @@ FORERUN_INLINE Bytes operator|(Bytes a, Bytes b) {
 }
 FORERUN_INLINE void store_bytes(void* p, Bytes a) { __builtin_memcpy(p, &a, 64); }
 
+// 16 bytes, and for every byte of `codes` (0 .. 15) the one that it names.
+struct Table {
+  uint8_t v[16];
+};
+FORERUN_INLINE Table load_table(const uint8_t* p) {
+  Table t;
+  FORERUN_EACH t.v[i] = p[i];
+  return t;
+}
+FORERUN_INLINE Bytes look_up(Table t, Bytes codes) {
+  FORERUN_EACH_BYTE codes.v[i] = int8_t(t.v[codes.v[i] & 15]);
+  return codes;
+}
+
 // Sums over one group of products of unsigned codes below 64 with activations in -127 .. 127, lane by lane. Steps of
 // four inputs are added one after the other. AVX2 keeps two sums of 16 bits a lane (inputs 0 and 1 of each step, and 2
-// and 3), and they fit: codes of 4 bits reach 16 * 15 * 127 = 30480 in a group; signed ones, with what they start from,
-// never leave 16 * 16 * 127 = 32512 for 5 bits in a group, and 8 * 32 * 127 = 32512 for 6 bits in half of one.
+// and 3), and they fit: codes of 4 bits reach 16 * 15 * 127 = 30480 in a group, and of 5 bits 8 * 31 * 127 = 31496 in
+// half of one; signed ones, with what they start from, never leave 16 * 16 * 127 = 32512 for 5 bits in a group, and
+// 8 * 32 * 127 = 32512 for 6 bits in half of one.
 struct Sums {
   int32_t v[16];
 };
+// Whether sums have 32 bits, so that unsigned codes of 5 bits fit for a whole group.
+constexpr bool kWideSums = true;
 FORERUN_INLINE Sums no_sums() {
   Sums s;
   FORERUN_EACH s.v[i] = 0;
@@ -69,6 +86,21 @@ FORERUN_INLINE I32 total(Sums s) {
   I32 r;
   FORERUN_EACH r.v[i] = s.v[i];
   return r;
+}
+
+// acc[lane] + total(s)[lane] * f[lane], for sums of which each fits 16 bits, and so does their total: signed codes of 3
+// bits in half a group reach 16 * 4 * 127 = 8128. Factors fit 15 bits and a sign.
+struct Factors {
+  int32_t v[16];
+};
+FORERUN_INLINE Factors factors(I32 a) {
+  Factors f;
+  FORERUN_EACH f.v[i] = a.v[i];
+  return f;
+}
+FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
+  FORERUN_EACH acc.v[i] += s.v[i] * f.v[i];
+  return acc;
 }
 
 // Codes of 8 bits, stored plus 128, that stand for code - 128. Start from start8, then add.

@@ -28,6 +28,8 @@ constexpr double kWhole = 6755399441055744.0;  // 1.5 * 2^52
 #include "lanes/wide_avx512.h"
 #elif defined(FORERUN_LANES_AVX2)
 #include "lanes/wide_avx2.h"
+#elif defined(FORERUN_LANES_NEON)
+#include "lanes/wide_neon.h"
 #else
 #include "lanes/wide_portable.h"
 #endif

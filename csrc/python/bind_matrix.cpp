@@ -12,6 +12,7 @@
 #include "core/half.h"
 #include "kernels/table.h"
 #include "python/bind.h"
+#include "weights/codes.h"
 #include "weights/multiply.h"
 
 namespace nb = nanobind;
@@ -156,11 +157,6 @@ Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, cons
     throw std::invalid_argument("'" + name + "' is no layer");
   }
   return result;
-}
-
-const char* name_of(Layout layout) {
-  static const char* const names[] = {"F32", "F16", "BF16", "Q4_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q8_0"};
-  return names[size_t(layout)];
 }
 
 }  // namespace

@@ -6,26 +6,21 @@
 
 namespace forerun {
 
-#if defined(FORERUN_HAS_X86)
-namespace avx512vnni {
-extern const RowKernels row_table;
-}
-namespace avx2 {
-extern const RowKernels row_table;
-}
-#endif
-namespace portable {
-extern const RowKernels row_table;
-}
+#define FORERUN_DECLARE(isa)          \
+  namespace isa {                     \
+  extern const RowKernels row_table;  \
+  }
+FORERUN_EACH_ISA(FORERUN_DECLARE)
+#undef FORERUN_DECLARE
 
 namespace {
 
 const RowKernels& choose() {
-#if defined(FORERUN_HAS_X86)
-  for (const RowKernels* table : {&avx512vnni::row_table, &avx2::row_table})
-    if (chosen_isa() == table->name) return *table;
-#endif
-  return portable::row_table;
+#define FORERUN_CHOOSE(isa) \
+  if (chosen_isa() == #isa) return isa::row_table;
+  FORERUN_EACH_ISA(FORERUN_CHOOSE)
+#undef FORERUN_CHOOSE
+  return portable::row_table;  // not reached: the chosen one was compiled in
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, Roundi
                          : rounding == Rounding::kQ8_0 ? Layout::kQ8_0
                          : rounding == Rounding::kBF16 ? Layout::kBFloat16
                                                        : layout;
-  const bool has_4_bits = stored == Stored::kQ4_0 || stored == Stored::kQ4_1 || stored == Stored::kQ4_K;
+  const bool has_4_bits = needs_quantised(layout) && code_bits(layout) <= 4;  // at most
   if (rounded == layout || (rounding == Rounding::kQ4 && has_4_bits)) rounding = Rounding::kNone;
   if (rounding != Rounding::kNone) layout = rounded;
   if (rounding == Rounding::kQ4 && num_inputs % kGroup != 0)

@@ -5,9 +5,10 @@
 // multiple of 16 is filled up with zeros. tiles.cpp writes and reads the tiles (a block of a panel).
 //
 // Codes of one group (32 inputs) of a panel: 64 bytes hold 16 lanes x 4 inputs, a step. Steps 2j and 2j + 1 share 64
-// bytes, in the low and the high nibbles. A fifth bit lies apart: bit s of each of 64 bytes is that of step s. Codes of
-// 6 bits come by four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the
-// fourth.
+// bytes, in the low and the high nibbles. Codes of 2 bits come by four steps (half a group) in 64 bytes, lowest bits
+// first. A fifth bit, or a third one, lies apart: bit s of each of 64 bytes is that of step s. Codes of 6 bits come by
+// four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the fourth. Scales of 6
+// bits likewise, 3/4 of them and then the rest.
 //
 // Activations. A row is cut into blocks of up to 256 inputs (the last one may be shorter: K = 896 is 3.5 blocks) and
 // groups of 32. Each block has one float scale, the largest magnitude / 127 / 2^7, and each group is stored as int8
@@ -39,7 +40,19 @@ enum class Layout : uint8_t {
   kQ4_1,      // d * code + m: 4 bits, float16 d and m per 32
   kQ5_0,      // d * (code - 16): 5 bits, float16 d per 32
   kQ8_0,      // d * (code - 128): 8 bits, float16 d per 32
+  kQ5_1,      // as kQ4_1, 5 bits
+  kQ5K,       // as kQ4K, 5 bits
+  kQ2K,       // as kQ4K, 2 bits, 4-bit sc and mn per 16
+  kQ3K,       // d * (sc - 32) * (code - 4): 3 bits, 6-bit sc per 16, float16 d per 256
+  kIQ4NL,     // d * kUnevenFour[code]: 4 bits, float16 d per 32
+  kIQ4XS,     // d * (sc - 32) * kUnevenFour[code]: 4 bits, 6-bit sc per 32, float16 d per 256
+  kMXFP4,     // 2^(e - 128) * kFloatFour[code]: 4 bits, 8-bit e per 32
 };
+
+// What the codes of 4 bits stand for where steps are uneven: the IQ4 formats' values, and twice those of e2m1, a float
+// of one sign, two exponent and one fraction bits.
+static constexpr int8_t kUnevenFour[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static constexpr int8_t kFloatFour[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct MatrixView {
   Layout layout;
@@ -49,14 +62,36 @@ struct MatrixView {
   const uint8_t* data;
 };
 
-// Bytes of the codes of one group of a panel. Static: this header is compiled for each instruction set.
-static constexpr size_t code_bytes(Layout layout) {
-  return layout == Layout::kQ8_0 ? 512 : layout == Layout::kQ6K ? 384 : layout == Layout::kQ5_0 ? 320 : 256;
+// Bits of a code. Static: this header is compiled for each instruction set.
+static constexpr size_t code_bits(Layout layout) {
+  switch (layout) {
+    case Layout::kQ2K: return 2;
+    case Layout::kQ3K: return 3;
+    case Layout::kQ5_0:
+    case Layout::kQ5_1:
+    case Layout::kQ5K: return 5;
+    case Layout::kQ6K: return 6;
+    case Layout::kQ8_0: return 8;
+    default: return 4;
+  }
 }
-// Bytes in front of the codes of a tile of `num_groups` groups: d, dmin or m (float16 [16] each), then sc and mn.
+// Bytes of the codes of one group of a panel.
+static constexpr size_t code_bytes(Layout layout) { return code_bits(layout) * kPanel * kGroup / 8; }
+// Bytes in front of the codes of a tile of `num_groups` groups: d, dmin or m (float16 [16] each), then sc and mn; e in
+// kMXFP4.
 static constexpr size_t header_bytes(Layout layout, size_t num_groups) {
-  return layout == Layout::kQ4K ? 64 + 192 : layout == Layout::kQ6K ? 32 + 256 :
-         (layout == Layout::kQ4_1 ? 64 : 32) * num_groups;
+  switch (layout) {
+    case Layout::kQ4K:
+    case Layout::kQ5K: return 64 + 192;
+    case Layout::kQ6K: return 32 + 256;
+    case Layout::kQ2K: return 64 + 256;
+    case Layout::kQ3K: return 32 + 192;
+    case Layout::kIQ4XS: return 32 + 96;
+    case Layout::kQ4_1:
+    case Layout::kQ5_1: return 64 * num_groups;
+    case Layout::kMXFP4: return 16 * num_groups;
+    default: return 32 * num_groups;
+  }
 }
 static constexpr size_t tile_bytes(Layout layout, size_t num_groups) {
   return header_bytes(layout, num_groups) + num_groups * code_bytes(layout);
@@ -76,15 +111,16 @@ struct RowsView {
   size_t chunk_bytes;  // from chunk to chunk
 };
 
-constexpr size_t kRowBlockBytes = 448;  // a multiple of 64; 436 are used
+constexpr size_t kRowBlockBytes = 480;  // 468 are used; 512 would put a chunk's blocks into the same cache sets
 // Where fields begin in a block, times M.
 constexpr size_t kCodesAt = 0;             // int8 [8 groups][M][32]
 constexpr size_t kScaleAt = 256;           // float [M]
-constexpr size_t kPairSumsAt = 260;        // int16 [M][8 groups]: (sum of codes << lift) / 16, rounded
+constexpr size_t kPairSumsAt = 260;        // int16 [M][8 groups]: (sum of codes << lift) / 16, ties to even
 constexpr size_t kLiftsAt = 276;           // int32 [8 groups][M]
 constexpr size_t kStartsAt = 308;          // int32 [8 groups][M]: start_word of the group
 constexpr size_t kHalfStartsAt = 340;      // int32 [8 groups][2][M]: start_word of each 16 inputs
 constexpr size_t kLiftedSumsAt = 404;      // float [8 groups][M]: sum of codes << lift
+constexpr size_t kHalfSumsAt = 436;        // int16 [8 groups][M][2]: sum of codes of each 16 inputs
 
 static inline size_t num_chunks(size_t num_rows) { return (num_rows + kChunk - 1) / kChunk; }
 // The first row of a chunk; of chunk num_chunks(num_rows): num_rows.

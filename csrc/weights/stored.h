@@ -8,7 +8,9 @@
 namespace forerun {
 
 // Names as GGML has them ("Q4_K").
-enum class Stored : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
+enum class Stored : uint8_t {
+  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_NL, kIQ4_XS, kMXFP4
+};
 
 // Throws std::invalid_argument for a name that is none.
 Stored stored_named(const std::string& name);

@@ -10,7 +10,16 @@ from .tools_matrices import ISAS, dequantise, pack, random_stored, same_bits
 
 @pytest.mark.parametrize(
     ("name", "num_inputs"),
-    [("F32", 512), ("BF16", 576), ("F16", 896), ("Q5_0", 896), ("Q8_0", 576), ("Q6_K", 512)],
+    [
+        ("F32", 512),
+        ("BF16", 576),
+        ("F16", 896),
+        ("Q5_0", 896),
+        ("Q8_0", 576),
+        ("Q6_K", 512),
+        ("Q5_1", 576),
+        ("Q5_K", 512),
+    ],
 )
 def test_requantised_weights_lose_little(name, num_inputs):
     rng = np.random.default_rng(18)
@@ -51,8 +60,8 @@ def test_odd_groups_survive_rounding(kind):
     assert np.abs(rows - weights[5]).max() <= 0.036 * np.abs(weights).max() + 1e-9
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K"])
-def test_four_bits_are_left_alone(name):
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
+def test_four_bits_and_fewer_are_left_alone(name):
     stored = random_stored(np.random.default_rng(20), name, 16, 256)
     matrix = pack(name, stored, 256, rounding="q4")
     assert matrix.layout == name

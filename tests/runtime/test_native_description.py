@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from tests.runtime import as_gguf
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.contract import check_model_contract, feed
 from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
@@ -20,7 +22,7 @@ from forerun import _native
 from forerun.errors import FileFormatError, ForerunError, ParameterError, UnsupportedModelError
 from forerun.models.gguf import open_gguf
 from forerun.runtime.native import NativeModel, check_native_model, load_native_model
-from forerun.runtime.native.description import describe
+from forerun.runtime.native.description import SERVED_TYPES, describe
 from forerun.types import Span
 
 TOKENS = [5, 66, 3, 3, 40, 21, 9, 8, 60, 1, 33, 12, 7, 20, 2, 11]
@@ -208,20 +210,43 @@ def test_limits_that_cannot_be_are_refused(settings: dict[str, Any], message: st
     assert load_native_model(path, context_length=20).capabilities.context_length == 20
 
 
-def test_types_and_architectures_outside_the_list(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "m.gguf", tiny("llama", intermediate_size=64), "llama", "Q5_1")
-    with pytest.raises(UnsupportedModelError, match=r"stored as Q5_1\. served: GGUF files of llama.*Q4_K, Q6_K"):
-        check_native_model(path)
+def test_architectures_outside_the_list(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "g.gguf", tiny("llama"), "starcoder2")
     with pytest.raises(UnsupportedModelError, match=r"architecture 'starcoder2'.*served: GGUF files of llama"):
         check_native_model(path)
 
 
+REFUSED = sorted({kind.name for kind in GGMLQuantizationType} - set(SERVED_TYPES))
+
+
+@pytest.mark.parametrize("type_name", REFUSED)
+def test_types_outside_the_list_are_refused_by_name(
+    type_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else GGUF knows, before any weight is read."""
+
+    def empty(values: np.ndarray, name: str) -> np.ndarray:
+        inputs, num_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+        return np.zeros((len(values), values.shape[1] // inputs * num_bytes), np.uint8)
+
+    monkeypatch.setattr(as_gguf, "store", empty)
+    module = tiny("llama", intermediate_size=256)
+    path = write_gguf(tmp_path / "m.gguf", module, "llama", types={"blk.1.ffn_down.weight": type_name})
+    served = rf"served: GGUF files of llama.*{', '.join(SERVED_TYPES)}"
+    with pytest.raises(UnsupportedModelError, match=rf"blk\.1\.ffn_down\.weight.*as {type_name}\. {served}"):
+        check_native_model(path)
+
+
+def test_the_list_is_the_one_that_the_kernels_have() -> None:
+    with pytest.raises(ValueError, match=f"it reads {', '.join(SERVED_TYPES)}$"):
+        _native.decode("?", np.zeros((1, 1), np.uint8), 1)
+
+
 @pytest.mark.parametrize("name", ["output_norm.weight", "blk.0.attn_norm.weight"])
 def test_norms_too_are_refused_in_types_outside_the_list(name: str, tmp_path: Path) -> None:
     with open_gguf(write_gguf(tmp_path / "m.gguf", tiny("llama"), "llama")) as file:
-        file.tensors = {**file.tensors, name: dataclasses.replace(file.tensors[name], type_name="Q5_1")}
-        with pytest.raises(UnsupportedModelError, match=rf"{name}.*stored as Q5_1\. served"):
+        file.tensors = {**file.tensors, name: dataclasses.replace(file.tensors[name], type_name="IQ3_S")}
+        with pytest.raises(UnsupportedModelError, match=rf"{name}.*stored as IQ3_S\. served"):
             describe(file)
 
 

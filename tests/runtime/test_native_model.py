@@ -34,9 +34,11 @@ WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "vocab_siz
 MIXED = {
     "token_embd.weight": "Q8_0", "blk.0.attn_v.weight": "Q6_K", "blk.0.ffn_down.weight": "Q6_K",
     "blk.1.attn_v.weight": "Q8_0", "blk.1.attn_k.weight": "Q5_0", "blk.1.ffn_down.weight": "Q4_1",
-    "blk.1.attn_output.weight": "F16",
+    "blk.1.attn_output.weight": "F16", "blk.0.attn_q.weight": "Q3_K", "blk.0.attn_k.weight": "IQ4_NL",
+    "blk.0.attn_output.weight": "Q5_K", "blk.0.ffn_gate.weight": "Q2_K", "blk.0.ffn_up.weight": "IQ4_XS",
+    "blk.1.ffn_gate.weight": "MXFP4", "blk.1.ffn_up.weight": "Q5_1",
 }  # fmt: skip
-"""A file like the real ones: most matrices in one type, some in others."""
+"""A file like the real ones, but more so: a type of every kind."""
 
 
 def rows_of(model: NativeModel, tokens: list[int]) -> np.ndarray:
@@ -89,7 +91,7 @@ def test_types_side_by_side_and_tied_embeddings(tied: bool, tmp_path: Path) -> N
 def test_widths_that_fill_no_block(inner: int, tmp_path: Path) -> None:
     """K = 896 and 576 of the real files are no multiples of 256: every tail, and an odd number of panels."""
     changes = {"hidden_size": 96, "intermediate_size": inner, "vocab_size": 100, "num_attention_heads": 2}
-    for quantisation in ("Q8_0", "Q5_0", "Q4_0", "Q4_1"):
+    for quantisation in ("Q8_0", "Q5_0", "Q5_1", "Q4_0", "Q4_1", "IQ4_NL", "MXFP4"):
         module = tiny("llama", **changes)
         model = load_native_model(write_gguf(tmp_path / f"{quantisation}.gguf", module, "llama", quantisation))
         tokens = tokens_below(100, 60)

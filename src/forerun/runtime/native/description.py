@@ -20,8 +20,11 @@ from forerun.models.transformers_model import read_config
 from forerun.runtime.native.rotary import rotary_frequencies
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
-SERVED_TYPES = (*FLOAT_TYPES, "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
-"""Types that weights may be stored in."""
+SERVED_TYPES = (
+    *(*FLOAT_TYPES, "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+)
+"""Types that weights may be stored in: what csrc/weights/stored.cpp reads."""
 
 SERVED = f"served: GGUF files of {', '.join(FAMILIES)} with weights in {', '.join(SERVED_TYPES)}"
 
