@@ -124,11 +124,6 @@ Flat apply_layer(const std::string& name, const Vector& x, const Vector& y, cons
   return result;
 }
 
-const char* name_of(Layout layout) {
-  static const char* const names[] = {"F32", "F16", "BF16", "Q4_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q8_0"};
-  return names[size_t(layout)];
-}
-
 }  // namespace
 
 void bind_matrix(nb::module_& module) {

@@ -11,6 +11,8 @@ namespace forerun {
 
 namespace {
 
+constexpr const char* kLayoutNames[] = {"F32", "F16", "BF16", "Q4_K", "Q6_K", "Q4_0", "Q4_1", "Q5_0", "Q8_0"};
+
 size_t panel_bytes(Layout layout, size_t num_inputs) {
   size_t bytes = 0;
   if (!needs_quantised(layout)) {
@@ -95,11 +97,11 @@ std::shared_ptr<Block> find_room(size_t num_bytes, uint8_t*& data) {
 
 // A matrix of zeros, then body(stored rows of a panel, panel) for all panels.
 template <class Body>
-void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, size_t row_bytes,
+void fill(std::shared_ptr<const void>& owner, MatrixView& view, const uint8_t* data, size_t row_bytes,
           const uint32_t* order, Pool& pool, const Body& body) {
   const size_t num_panels = (view.num_outputs + kPanel - 1) / kPanel;
   uint8_t* room = nullptr;
-  block = find_room(num_panels * view.panel_bytes, room);
+  owner = find_room(num_panels * view.panel_bytes, room);
   view.data = room;
   pool.run(int64_t(num_panels), [&](int64_t panel) {
     std::vector<const uint8_t*> rows;
@@ -111,6 +113,14 @@ void fill(std::shared_ptr<Block>& block, MatrixView& view, const uint8_t* data, 
 
 }  // namespace
 
+const char* name_of(Layout layout) { return kLayoutNames[size_t(layout)]; }
+
+Layout layout_named(const std::string& name) {
+  for (size_t i = 0; i < sizeof kLayoutNames / sizeof *kLayoutNames; ++i)
+    if (name == kLayoutNames[i]) return Layout(i);
+  throw std::invalid_argument("'" + name + "' is no layout of weights");
+}
+
 bool needs_quantised(Layout layout) {
   return layout != Layout::kFloat32 && layout != Layout::kFloat16 && layout != Layout::kBFloat16;
 }
@@ -120,7 +130,7 @@ Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size
   const size_t row_bytes = stored_row_bytes(stored, num_inputs);
   Matrix matrix;
   matrix.view_ = view_of(layout_of(stored), num_outputs, num_inputs);
-  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+  fill(matrix.owner_, matrix.view_, data, row_bytes, order, pool,
        [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
          for (size_t lane = 0; lane < rows.size(); ++lane) pack_row(stored, rows[lane], num_inputs, lane, panel);
        });
@@ -136,10 +146,26 @@ Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs
     throw std::invalid_argument("weights are rounded anew by 32 but a row has " + std::to_string(num_inputs));
   Matrix matrix;
   matrix.view_ = view_of(Layout::kQ4K, num_outputs, num_inputs);
-  fill(matrix.block_, matrix.view_, data, row_bytes, order, pool,
+  fill(matrix.owner_, matrix.view_, data, row_bytes, order, pool,
        [&](const std::vector<const uint8_t*>& rows, uint8_t* panel) {
          requantise_panel(stored, rows, num_inputs, panel);
        });
+  return matrix;
+}
+
+Matrix Matrix::adopt(std::shared_ptr<const void> owner, const uint8_t* data, size_t num_bytes, Layout layout,
+                     size_t num_outputs, size_t num_inputs) {
+  if (num_inputs == 0 || num_inputs > SIZE_MAX / 256 || (needs_quantised(layout) && num_inputs % kGroup != 0))
+    throw std::invalid_argument("rows of " + std::to_string(num_inputs) + " weights cannot be laid out as " +
+                                name_of(layout));
+  Matrix matrix;
+  matrix.view_ = view_of(layout, num_outputs, num_inputs);
+  const size_t num_panels = num_outputs / kPanel + (num_outputs % kPanel != 0);
+  if (num_panels == 0 || num_bytes / num_panels != matrix.view_.panel_bytes || num_bytes % num_panels != 0)
+    throw std::invalid_argument(std::to_string(num_bytes) + " bytes are not those of a matrix of " +
+                                std::to_string(num_outputs) + " x " + std::to_string(num_inputs));
+  matrix.view_.data = data;
+  matrix.owner_ = std::move(owner);
   return matrix;
 }
 

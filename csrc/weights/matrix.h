@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/memory.h"
@@ -25,6 +26,11 @@ class Matrix {
   static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                            const uint32_t* order, Pool& pool);
 
+  // Weights that are packed already, `view.data` among them; `owner` keeps them where they are. std::invalid_argument
+  // where `num_bytes` are not what the layout and the sizes need.
+  static Matrix adopt(std::shared_ptr<const void> owner, const uint8_t* data, size_t num_bytes, Layout layout,
+                      size_t num_outputs, size_t num_inputs);
+
   const MatrixView& view() const { return view_; }
   size_t num_outputs() const { return view_.num_outputs; }
   size_t num_inputs() const { return view_.num_inputs; }
@@ -33,9 +39,13 @@ class Matrix {
   void row(size_t output, float* to) const;
 
  private:
-  std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
+  std::shared_ptr<const void> owner_;  // a Block, shared with other matrices so that small ones lie on huge pages too
   MatrixView view_{};
 };
+
+// A layout's name, as of the format that it is made of; std::invalid_argument for a name that is none.
+const char* name_of(Layout layout);
+Layout layout_named(const std::string& name);
 
 // Whether a layout needs the quantised form of its inputs.
 bool needs_quantised(Layout layout);

@@ -6,10 +6,11 @@ weights and the tensor at hand, never two copies of the model.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from forerun.errors import FileFormatError, ModelError, ParameterError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_model import EMBEDDING, HEAD, unsupported
 from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
+from forerun.runtime.native import kept_weights
 from forerun.runtime.native.description import SERVED, Description, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.types import Capabilities
@@ -63,7 +65,7 @@ def load_native_model(
         if progress is not None:
             progress.start(num_bytes, f"loading {path.name}")
         try:
-            checked.fill(progress.advance if progress is not None else lambda _: None)
+            checked.fill(progress)
         except MemoryError as error:
             fact = f"{path} does not fit into memory"
             raise ModelError(
@@ -99,6 +101,7 @@ class _Checked:
     ) -> _Checked:
         """Check everything that can be checked without weights."""
         check_environment()
+        kept_weights.is_wanted()  # refuses nonsense
         description = describe(file)
         if requantise:
             _check_widths(file, description)
@@ -117,11 +120,40 @@ class _Checked:
         capabilities = Capabilities(limit, width, model.num_embeddings, trees=True)
         return cls(file, description, decoder, capabilities, num_rows, ids, requantise)
 
-    def fill(self, advance: Callable[[int], None]) -> None:
-        """Give the decoder its weights; `advance` hears of bytes read."""
+    def fill(self, progress: Progress | None) -> None:
+        """Give the decoder its weights: matrices that were kept packed are mapped, all else is read."""
+        kept = kept_weights.kept_path(self.file, self._packing()) if kept_weights.is_wanted() else None
+        is_kept = kept is not None and kept_weights.attach(self.decoder, kept, self._matrix_names())
+        self._read(progress.advance if progress is not None else lambda _: None, only_vectors=is_kept)
+        try:
+            self.decoder.finish()
+        except ValueError as error:
+            raise FileFormatError(f"{self.file.path} cannot be decoded with", str(error)) from error
+        if kept is None or is_kept:
+            return
+        try:
+            kept_weights.keep(self.decoder, kept, self.file.path)
+        except ModelError as error:  # kept weights are a convenience
+            if progress is not None:
+                progress.note(f"repacked weights were not kept: {error.fact}")
+
+    def _matrix_names(self) -> list[str]:
+        """The decoder's names of all matrices that this model is made of."""
+        names = [place.name for place in self.description.tensors.values() if len(place.shape) > 1]
+        has_own_head = self.description.model.is_tied and self.head_ids is not None
+        return [*names, "head"] if has_own_head else names
+
+    def _packing(self) -> dict[str, Any]:
+        """All that decides how this file's matrices are packed."""
+        ids = None if self.head_ids is None else hashlib.sha256(self.head_ids.tobytes()).hexdigest()
+        return {"rows": self.num_head_rows, "ids": ids, "requantise": self.requantise}
+
+    def _read(self, advance: Callable[[int], None], only_vectors: bool) -> None:
         file, is_tied = self.file, self.description.model.is_tied
         for name, place in self.description.tensors.items():
-            if len(place.shape) == 1:
+            if len(place.shape) > 1 and only_vectors:
+                pass
+            elif len(place.shape) == 1:
                 values = file.dequantise(name)
                 self.decoder.set_vector(place.name, values if place.order is None else values[place.order])
             elif name == HEAD:
@@ -132,10 +164,6 @@ class _Checked:
                     self._set_head(name)
             file.forget(name)
             advance(file.tensors[name].num_bytes)
-        try:
-            self.decoder.finish()
-        except ValueError as error:
-            raise FileFormatError(f"{file.path} cannot be decoded with", str(error)) from error
 
     def _set_head(self, name: str) -> None:
         """The rows of `name` that the output head computes, as a matrix of their own."""
