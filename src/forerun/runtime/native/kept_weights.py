@@ -89,7 +89,7 @@ def keep(decoder: Decoder, path: Path, source: Path) -> None:
                 out.write(header)
                 for (*_, data), offset in zip(packed, offsets, strict=True):
                     out.seek(offset)
-                    out.write(memoryview(data))
+                    out.write(data.data)
                 out.truncate(-(-out.tell() // _LINE) * _LINE)
                 out.flush()
                 os.fsync(out.fileno())
