@@ -61,6 +61,11 @@ class LLM:
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        parts = {name: type(getattr(self.engine, name)).__name__ for name in ("target", "drafter")}
+        told = ", ".join(f"{name}={value}" for name, value in parts.items())
+        return f"LLM({told}, policy={self.engine.policy!r}{', closed' if self._is_closed else ''})"
+
     # -- generation -------------------------------------------------------------------------------------------------
 
     @overload

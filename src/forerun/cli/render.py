@@ -189,7 +189,8 @@ def _rows(result: Result) -> list[tuple[str, str]]:
 
 
 def _rate_name(result: Result) -> str:
-    return "tokens/s a text" if result.others else "tokens/s"
+    """Decoding's speed; the prompt's time is the next row's."""
+    return "tokens/s a text, after the first" if result.others else "tokens/s after the first"
 
 
 def _legend(result: Result, has_colours: bool) -> tuple[str, Any]:
