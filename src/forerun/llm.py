@@ -62,9 +62,10 @@ class LLM:
         self._is_closed = False
 
     def __repr__(self) -> str:
+        if self._is_closed:
+            return "LLM(closed)"
         parts = {name: type(getattr(self.engine, name)).__name__ for name in ("target", "drafter")}
-        told = ", ".join(f"{name}={value}" for name, value in parts.items())
-        return f"LLM({told}, policy={self.engine.policy!r}{', closed' if self._is_closed else ''})"
+        return f"LLM({', '.join(f'{name}={value}' for name, value in parts.items())}, policy={self.engine.policy!r})"
 
     # -- generation -------------------------------------------------------------------------------------------------
 
