@@ -19,6 +19,11 @@ struct Decoder::Impl {
   void need_finished() const {
     if (!workspace) throw std::invalid_argument("the decoder's weights are not complete: call finish() first");
   }
+  // What was computed from weights that are gone must not be used.
+  void need_whole_files() const {
+    for (const auto& file : files)
+      if (file->is_damaged()) throw std::runtime_error(file->path() + " was cut while its weights were in use");
+  }
   void need_open() const {
     if (workspace) throw std::invalid_argument("the decoder's weights are complete and cannot be changed");
   }
@@ -27,6 +32,7 @@ struct Decoder::Impl {
   Model model;
   Cache cache;
   std::vector<Rotary> rotaries;  // as the description has them
+  std::vector<std::shared_ptr<const Mapping>> files;  // that weights lie in
   std::optional<Workspace> workspace;  // there from `finish` on
 };
 
@@ -43,6 +49,23 @@ void Decoder::set_vector(const std::string& name, std::vector<float> values) {
   std::lock_guard<std::mutex> guard(impl_->lock);
   impl_->need_open();
   impl_->model.vector(name) = std::move(values);
+}
+
+void Decoder::map_matrix(const std::string& name, std::shared_ptr<const Mapping> file, size_t offset, size_t num_bytes,
+                         Layout layout, size_t num_outputs, size_t num_inputs) {
+  if (offset % 64 != 0 || offset > file->size() || num_bytes > file->size() - offset)
+    throw std::invalid_argument("matrix " + name + " does not lie in " + file->path());
+  Matrix matrix = Matrix::adopt(file, file->data() + offset, num_bytes, layout, num_outputs, num_inputs);
+  std::lock_guard<std::mutex> guard(impl_->lock);
+  impl_->need_open();
+  impl_->model.matrix(name) = std::move(matrix);
+  if (std::find(impl_->files.begin(), impl_->files.end(), file) == impl_->files.end())
+    impl_->files.push_back(std::move(file));
+}
+
+std::vector<std::pair<std::string, Matrix>> Decoder::matrices() const {
+  std::lock_guard<std::mutex> guard(impl_->lock);
+  return impl_->model.all_matrices();
 }
 
 void Decoder::finish() {
@@ -94,6 +117,7 @@ void Decoder::forward(const std::vector<SpanOf>& spans, float* out, Pool& pool) 
     for (size_t first = 0; first < fed.tokens.size(); first += kPassRows)
       out = impl_->workspace->run(fed, first, std::min(kPassRows, fed.tokens.size() - first), cache.shape(),
                                   impl_->rotaries, out, pool);
+    impl_->need_whole_files();
   } catch (...) {
     for (Sequence* sequence : fed.sequences) cache.trim(*sequence);
     throw;

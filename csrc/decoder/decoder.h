@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/mapping.h"
 #include "core/pool.h"
 #include "decoder/description.h"
 #include "weights/matrix.h"
@@ -39,8 +41,14 @@ class Decoder {
   // "layers.N.{q,k,v,o,gate,up,down}_bias" and "layers.N.{q,k}_norm" ([head_size]: of each head; [heads * head_size]:
   // of all together).
   void set_vector(const std::string& name, std::vector<float> values);
+  // Instead of `set_matrix`: packed weights at `offset` of a mapped file, which the decoder then keeps mapped.
+  void map_matrix(const std::string& name, std::shared_ptr<const Mapping> file, size_t offset, size_t num_bytes,
+                  Layout layout, size_t num_outputs, size_t num_inputs);
   // Checks that everything is there and of the right shape (std::invalid_argument names what is not).
   void finish();
+
+  // Every matrix with its name, as it is packed: what `map_matrix` takes.
+  std::vector<std::pair<std::string, Matrix>> matrices() const;
 
   void begin(int64_t sequence_id);
   void free(int64_t sequence_id);
@@ -52,7 +60,8 @@ class Decoder {
   void fork(int64_t source, int64_t target, int64_t length);
 
   // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of
-  // it succeeded. Throws std::invalid_argument for spans that break the protocol.
+  // it succeeded. Throws std::invalid_argument for spans that break the protocol, std::runtime_error where a mapped file
+  // was cut meanwhile.
   void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
 
   int64_t vocabulary_size() const;

@@ -86,6 +86,15 @@ std::vector<float>& Model::vector(const std::string& name) {
                               " layers");
 }
 
+std::vector<std::pair<std::string, Matrix>> Model::all_matrices() const {
+  std::vector<std::pair<std::string, Matrix>> all = {{"embedding", embedding}};
+  if (head.num_outputs()) all.emplace_back("head", head);
+  for (size_t i = 0; i < layers.size(); ++i)
+    for (const auto& named : matrices())
+      all.emplace_back("layers." + std::to_string(i) + "." + named.first, layers[i].*named.second);
+  return all;
+}
+
 void Model::check() const {
   const Description& d = description;
   const auto check_matrix = [](const std::string& name, const Matrix& matrix, int64_t outputs, int64_t inputs) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "decoder/decoder.h"
@@ -21,6 +22,7 @@ struct Model {
 
   Matrix& matrix(const std::string& name);              // std::invalid_argument for a name that is none
   std::vector<float>& vector(const std::string& name);  // likewise
+  std::vector<std::pair<std::string, Matrix>> all_matrices() const;  // by the names that `matrix` takes
   void check() const;                                   // std::invalid_argument names what is missing or misshapen
   const Matrix& output_head() const { return head.num_outputs() ? head : embedding; }
   int64_t num_bytes() const;  // of what one row of a pass reads

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -12,6 +13,7 @@
 
 #include "decoder/decoder.h"
 #include "python/bind.h"
+#include "weights/codes.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -110,6 +112,23 @@ void set_matrix(Decoder& decoder, const std::string& name, const std::string& st
                      Matrix::round(how, format, data.data(), num_outputs, size_t(num_inputs), rows, Pool::shared()));
 }
 
+// (name, layout, outputs, inputs, packed bytes [n]) of every matrix; the bytes are the decoder's own.
+nb::list packed(const Decoder& decoder) {
+  nb::list all;
+  for (const auto& [name, matrix] : decoder.matrices()) {
+    auto* kept = new Matrix(matrix);
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Matrix*>(p); });
+    nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> bytes(kept->view().data, {kept->num_bytes()}, owner);
+    all.append(nb::make_tuple(name, name_of(kept->view().layout), kept->num_outputs(), kept->num_inputs(), bytes));
+  }
+  return all;
+}
+
+void map_matrix(Decoder& decoder, const std::string& name, std::shared_ptr<Mapping> file, size_t offset,
+                size_t num_bytes, const std::string& layout, size_t num_outputs, size_t num_inputs) {
+  decoder.map_matrix(name, std::move(file), offset, num_bytes, layout_of(stored_named(layout)), num_outputs, num_inputs);
+}
+
 void forward(Decoder& decoder, Array<const int64_t, 1> ids, Array<const int64_t, 1> starts,
              Array<const int32_t, 1> tokens, Array<const int64_t, 1> counts, Array<const int64_t, 1> num_rows,
              std::optional<Array<const int32_t, 1>> parents, Array<float, 2> out) {
@@ -158,6 +177,18 @@ void run_pieces(Array<int32_t, 1> counts, int64_t failing, int num_threads) {
 }  // namespace
 
 void bind_decoder(nb::module_& module) {
+  nb::class_<Mapping>(module, "Mapping", "A file's bytes as memory. If the file is cut, what is gone reads as zeros.")
+      .def(nb::init<const std::string&>(), "path"_a)
+      .def_prop_ro("num_bytes", &Mapping::size)
+      .def_prop_ro("is_damaged", &Mapping::is_damaged, "Whether the file was cut and that was met.")
+      .def(
+          "read",
+          [](const Mapping& file, size_t offset, size_t num_bytes) {
+            if (offset > file.size() || num_bytes > file.size() - offset)
+              throw std::invalid_argument("there is no such place in " + file.path());
+            return nb::bytes(reinterpret_cast<const char*>(file.data() + offset), num_bytes);
+          },
+          "offset"_a, "num_bytes"_a, "Some of its bytes.");
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<Decoder>(module, "Decoder", "A decoder-only transformer of the llama kind: weights, caches and passes.")
       .def("__init__",
@@ -167,6 +198,9 @@ void bind_decoder(nb::module_& module) {
            nb::arg("order").noconvert() = nb::none(), "rounding"_a = "none",
            "Repacks stored rows [num_outputs, bytes], rounded to none, q4, q8_0 or bf16; output i is row order[i].")
       .def("set_matrix", &Decoder::set_matrix, "name"_a, "matrix"_a, Unlocked(), "A matrix that is packed already.")
+      .def("map_matrix", map_matrix, "name"_a, "file"_a, "offset"_a, "num_bytes"_a, "layout"_a, "num_outputs"_a,
+           "num_inputs"_a, "Takes packed weights from a mapped file: what `packed` gave.")
+      .def("packed", packed, "Every matrix: name, layout, outputs, inputs, bytes.")
       .def("set_vector",
            [](Decoder& self, const std::string& name, Array<const float, 1> values) {
              self.set_vector(name, std::vector<float>(values.data(), values.data() + values.size()));

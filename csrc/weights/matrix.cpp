@@ -163,6 +163,7 @@ Matrix Matrix::room(Stored stored, size_t num_outputs, size_t num_inputs, Roundi
 
 void Matrix::set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool) {
   const size_t last = first + count, num_inputs = view_.num_inputs;
+  if (!block_) throw std::invalid_argument("packed weights that were adopted cannot be set");
   if (first % kPanel != 0 || (last % kPanel != 0 && last != view_.num_outputs) || last > view_.num_outputs)
     throw std::invalid_argument("outputs " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                 std::to_string(view_.num_outputs) + " are not whole panels");
@@ -182,6 +183,22 @@ void Matrix::set_rows(size_t first, size_t count, const uint8_t* data, const uin
       }
     }
   });
+}
+
+Matrix Matrix::adopt(std::shared_ptr<const void> owner, const uint8_t* data, size_t num_bytes, Layout layout,
+                     size_t num_outputs, size_t num_inputs) {
+  if (num_inputs == 0 || num_inputs > SIZE_MAX / 256 || (needs_quantised(layout) && num_inputs % kGroup != 0))
+    throw std::invalid_argument("rows of " + std::to_string(num_inputs) + " weights cannot be laid out as " +
+                                name_of(layout));
+  Matrix matrix;
+  matrix.view_ = view_of(layout, num_outputs, num_inputs);
+  const size_t num_panels = num_outputs / kPanel + (num_outputs % kPanel != 0);
+  if (num_panels == 0 || num_bytes / num_panels != matrix.view_.panel_bytes || num_bytes % num_panels != 0)
+    throw std::invalid_argument(std::to_string(num_bytes) + " bytes are not those of a matrix of " +
+                                std::to_string(num_outputs) + " x " + std::to_string(num_inputs));
+  matrix.view_.data = data;
+  matrix.owner_ = std::move(owner);
+  return matrix;
 }
 
 size_t Matrix::num_bytes() const { return (view_.num_outputs + kPanel - 1) / kPanel * view_.panel_bytes; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/memory.h"
@@ -41,6 +42,11 @@ class Matrix {
   static Matrix room(Stored stored, size_t num_outputs, size_t num_inputs, Rounding rounding);
   void set_rows(size_t first, size_t count, const uint8_t* data, const uint32_t* order, Pool& pool);
 
+  // Weights that are packed already, `view.data` among them; `owner` keeps them where they are. std::invalid_argument
+  // where `num_bytes` are not what the layout and the sizes need.
+  static Matrix adopt(std::shared_ptr<const void> owner, const uint8_t* data, size_t num_bytes, Layout layout,
+                      size_t num_outputs, size_t num_inputs);
+
   const MatrixView& view() const { return view_; }
   Stored stored() const { return stored_; }
   size_t num_outputs() const { return view_.num_outputs; }
@@ -50,7 +56,8 @@ class Matrix {
   void row(size_t output, float* to) const;
 
  private:
-  std::shared_ptr<Block> block_;  // shared with other matrices, so that small ones lie on huge pages too
+  std::shared_ptr<Block> block_;       // shared with other matrices, so that small ones lie on huge pages too
+  std::shared_ptr<const void> owner_;  // of adopted weights
   MatrixView view_{};
   Stored stored_{};
   Rounding rounding_ = Rounding::kNone;

@@ -61,6 +61,12 @@ class LLM:
         self._dropped: deque[int] = deque()  # streams that nobody holds any more
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return "LLM(closed)"
+        parts = {name: type(getattr(self.engine, name)).__name__ for name in ("target", "drafter")}
+        return f"LLM({', '.join(f'{name}={value}' for name, value in parts.items())}, policy={self.engine.policy!r})"
+
     # -- generation -------------------------------------------------------------------------------------------------
 
     @overload

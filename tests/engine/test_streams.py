@@ -119,3 +119,10 @@ def test_a_closed_llm_lets_go_of_its_models() -> None:
     assert gone() is None
     with pytest.raises(ForerunError, match="closed"):
         llm.generate([1], max_tokens=1)
+
+
+def test_an_llm_says_what_it_is_made_of() -> None:
+    llm = LLM(model(), policy=FixedLength(3))
+    assert repr(llm) == "LLM(target=ToyModel, drafter=NoDrafter, policy=FixedLength(3))"
+    llm.close()
+    assert repr(llm) == "LLM(closed)"

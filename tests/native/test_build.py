@@ -96,3 +96,44 @@ def test_the_wheel_has_the_module_and_nothing_strange(tmp_path: Path) -> None:
     assert not {*modules, "forerun/_native.pyi", "forerun/py.typed", "forerun/models/registry.json"} - names
     assert all(name.startswith(("forerun/", "forerun-")) for name in names)
     assert wheel.stat().st_size < 5_000_000
+
+
+MINGW = "x86_64-w64-mingw32-g++-posix"
+CORE = [
+    path
+    for folder in ("core", "weights", "decoder", "rows", "kernels")
+    for path in sorted((ROOT / "csrc" / folder).glob("*.cpp"))
+    if path.name != "kernels.cpp"
+]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(MINGW) is None, reason=f"there is no {MINGW}: the Windows build is not checked")
+def test_the_sources_compile_for_windows() -> None:
+    """All but the Python bindings, whose headers are Windows' own."""
+    flags = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc'}"]
+    kernels = [*sorted((ROOT / "csrc/kernels/per_isa").glob("*.cpp")), ROOT / "csrc/rows/kernels.cpp"]
+    for source in CORE:
+        subprocess.run([MINGW, *flags, "-DFORERUN_HAS_X86", str(source)], check=True)
+    for isa, options in {"portable": [], "avx2": ["-mavx2", "-mfma", "-mf16c", "-DFORERUN_LANES_AVX2"]}.items():
+        for source in kernels:
+            names = [f"-DFORERUN_ISA={isa}", f'-DFORERUN_ISA_NAME="{isa}"']
+            subprocess.run([MINGW, *flags, *names, *options, str(source)], check=True)
+
+
+def test_wheels_are_configured_for_every_system() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+    assert {"linux", "macos", "windows"} <= set(settings)
+    assert "universal2" not in settings["macos"]["archs"], "kernels are chosen by processor"
+    assert (ROOT / settings["test-command"].split("{project}/")[1]).is_file()
+
+
+def test_the_smoke_test_of_wheels_refuses_the_checkout() -> None:
+    """It would prove nothing about the wheel."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/wheel_smoke.py")],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "from the checkout" in done.stdout

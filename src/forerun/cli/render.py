@@ -162,7 +162,7 @@ def _rows(result: Result) -> list[tuple[str, str]]:
     how = f"({ended(result)})" if num_texts == 1 else f"in {num_texts} texts"
     rows = [
         ("tokens", f"{usage.completion_tokens} {how}, prompt {usage.prompt_tokens}"),
-        (_rate_name(result), _number(usage.tokens_per_s)),
+        (_rate_name(result), f"{_number(usage.tokens_per_s)} (after the first token)"),
         ("time to first token", _seconds(usage.time_to_first_token_s)),
     ]
     if speculation.num_rounds:

@@ -39,6 +39,9 @@ class FixedLength:
         whole("k", k, 0, None, "a whole number of at least 0 (the adaptive policy is not built yet)")
         self.k = k
 
+    def __repr__(self) -> str:
+        return f"FixedLength({self.k})"
+
     def plan(self, sequences: Sequence[SequenceView], load: Load) -> list[Plan]:
         return [Plan(self.k if sequence.num_missing == 1 else 0) for sequence in sequences]
 

@@ -53,6 +53,11 @@ class GGUFFile:
         self._header_bytes = num_bytes
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file, shard by shard."""
+        return tuple(file.path for file in self._files)
+
+    @property
     def architecture(self) -> str:
         """The model family, such as "llama" or "qwen2"."""
         name = self.metadata.get("general.architecture")

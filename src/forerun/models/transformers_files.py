@@ -39,6 +39,11 @@ class TransformersFiles:
             name: file.tensors[name] for name, file in self._places.items() if not name.endswith(IGNORED)
         }
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file of weights."""
+        return tuple(file.path for file in self._files)
+
     def raw(self, name: str) -> np.ndarray:
         """The stored bytes of a tensor: uint8 [*shape[:-1], bytes per innermost row], until the next call."""
         info = self.tensors[name]

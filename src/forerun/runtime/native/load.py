@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_shards import is_split_model
 from forerun.models.transformers_files import TransformersFiles
 from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
+from forerun.runtime.native import kept_weights
 from forerun.runtime.native.description import FLOAT_TYPES, SERVED, Description, Placed, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.runtime.native.pieces import Piece, cut, read_ahead
@@ -71,7 +72,7 @@ def load_native_model(
         if progress is not None:
             progress.start(num_bytes, f"loading {path.name}")
         try:
-            checked.fill(progress.advance if progress is not None else lambda _: None)
+            checked.fill(progress)
         except MemoryError as error:
             fact = f"{path} does not fit into memory"
             raise ModelError(
@@ -114,6 +115,7 @@ class _Checked:
     ) -> _Checked:
         """Check everything that can be checked without weights."""
         check_environment()
+        kept_weights.is_wanted()  # refuses nonsense
         description = describe(files)
         if requantise or quantize is not None:
             _check_rounding(files, description, requantise, quantize)
@@ -135,27 +137,46 @@ class _Checked:
         capabilities = Capabilities(limit, width, model.num_embeddings, trees=True)
         return cls(files, description, decoder, capabilities, num_rows, ids, requantise, quantize)
 
-    def fill(self, advance: Callable[[int], None]) -> None:
-        """Give the decoder its weights; `advance` hears of bytes read."""
-        files, model = self.files, self.description.model
-        pieces: list[Piece] = []
+    def fill(self, progress: Progress | None) -> None:
+        """Give the decoder its weights: matrices that were kept packed are mapped, all else is read."""
+        advance: Callable[[int], None] = progress.advance if progress is not None else lambda _: None
+        wanted = self._wanted()
+        kept = kept_weights.KeptWeights.of(self.files, wanted, self._packing()) if kept_weights.is_wanted() else None
+        is_kept = kept is not None and kept.attach(self.decoder)
         for name, parts in self.description.tensors.items():
             if not parts[0].is_matrix:
                 self._set_vectors(name, parts)
-                advance(files.tensors[name].num_bytes)
-                continue
-            wanted = [(part.name, part.order, part.shape[0]) for part in parts if part.name != "head"]
-            if parts[0].name == "head" or (
-                parts[0].name == "embedding" and model.is_tied and self.head_ids is not None
-            ):
-                wanted.append(("head", self.head_ids, self.num_head_rows))
-            for own, order, num_outputs in wanted:
-                pieces += self._pieces(name, own, order, num_outputs)
-        self._read(pieces, advance)
+            if is_kept or not parts[0].is_matrix:
+                advance(self.files.tensors[name].num_bytes)
+        if not is_kept:
+            self._read([piece for one in wanted for piece in self._pieces(*one)], advance)
         try:
             self.decoder.finish()
         except ValueError as error:
-            raise FileFormatError(f"{files.path} cannot be decoded with", str(error)) from error
+            raise FileFormatError(f"{self.files.path} cannot be decoded with", str(error)) from error
+        if kept is None or is_kept:
+            return
+        try:
+            kept.keep(self.decoder)
+        except ModelError as error:  # kept weights are a convenience
+            if progress is not None:
+                progress.note(f"repacked weights were not kept: {error.fact}")
+
+    def _wanted(self) -> list[kept_weights.Wanted]:
+        """Every matrix of the decoder: (tensor, its name in the decoder, row of each output or None, outputs)."""
+        wanted: list[kept_weights.Wanted] = []
+        for name, parts in self.description.tensors.items():
+            if not parts[0].is_matrix:
+                continue
+            wanted += [(name, part.name, part.order, part.shape[0]) for part in parts if part.name != "head"]
+            has_own_head = self.description.model.is_tied and self.head_ids is not None
+            if parts[0].name == "head" or (parts[0].name == "embedding" and has_own_head):
+                wanted.append((name, "head", self.head_ids, self.num_head_rows))
+        return wanted
+
+    def _packing(self) -> dict[str, Any]:
+        """What else decides how matrices are packed."""
+        return {"requantise": self.requantise, "quantize": self.quantize}
 
     def _set_vectors(self, name: str, parts: Sequence[Placed]) -> None:
         values, offset = self.files.dequantise(name), np.float32(self.description.model.norm_offset)

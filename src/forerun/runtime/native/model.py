@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.errors import ContractError
+from forerun.errors import ContractError, ModelError
 from forerun.runtime.base import Rows, check_spans
 from forerun.runtime.cost import measure_cost
 from forerun.types import Capabilities, CostCurve, Span
@@ -47,15 +47,18 @@ class NativeModel:
         num_computed = self.capabilities.vocabulary_size if self._head_ids is None else len(self._head_ids)
         out = np.empty((sum(counts), num_computed), dtype=np.float32)
         if spans:
-            self._decoder.forward(
-                np.array([span.sequence_id for span in spans], dtype=np.int64),
-                np.array([span.start for span in spans], dtype=np.int64),
-                np.array([token for span in spans for token in span.tokens], dtype=np.int32),
-                np.array([len(span.tokens) for span in spans], dtype=np.int64),
-                np.array(counts, dtype=np.int64),
-                _parents(spans),
-                out,
-            )
+            try:
+                self._decoder.forward(
+                    np.array([span.sequence_id for span in spans], dtype=np.int64),
+                    np.array([span.start for span in spans], dtype=np.int64),
+                    np.array([token for span in spans for token in span.tokens], dtype=np.int32),
+                    np.array([len(span.tokens) for span in spans], dtype=np.int64),
+                    np.array(counts, dtype=np.int64),
+                    _parents(spans),
+                    out,
+                )
+            except RuntimeError as error:  # kept weights that were cut while they were mapped (kept_weights.py)
+                raise ModelError("the model's weights are gone", str(error), "load the model again") from error
         return Rows(out if self._head_ids is None else self._scattered(out, self._head_ids), counts)
 
     def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
