@@ -15,7 +15,7 @@ TARGET ?= qwen2.5-coder-1.5b
 DRAFT ?= qwen2.5-coder-0.5b
 K ?= 3
 
-.PHONY: demo test fast ladder lint types check docs bench clean
+.PHONY: demo test fast ladder fuzz lint types check docs bench clean
 
 demo: $(NATIVE)
 	$(BIN)/forerun pull $(TARGET)
@@ -33,9 +33,13 @@ fast: $(NATIVE)
 ladder: $(NATIVE)
 	$(BIN)/python -m tests.ladder --log docs/log.md $(ARGS)
 
+# What files say, fuzzed under sanitizers (fuzz/run.sh): FUZZ_SECONDS each of gguf, tokenizer and safetensors.
+fuzz: $(NATIVE)
+	FUZZ_SECONDS=$(or $(FUZZ_SECONDS),300) PYTHON=$(BIN)/python bash fuzz/run.sh $(ARGS)
+
 lint: $(NATIVE)
-	$(BIN)/ruff check src tests docs
-	$(BIN)/ruff format --check src tests docs
+	$(BIN)/ruff check src tests docs fuzz
+	$(BIN)/ruff format --check src tests docs fuzz
 
 types: $(NATIVE)
 	$(BIN)/mypy

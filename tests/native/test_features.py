@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.native.decoders import BIASES, EVERYTHING, Tiny, build, feed, reference, rows_of, text, tiny
-from tests.runtime.numpy_decoder import NumpyDecoder
+from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 
 from forerun import _native
 
@@ -72,7 +72,9 @@ def without(model: Tiny) -> Tiny:
 def as_numpy(model: Tiny) -> NumpyDecoder:
     decoder = NumpyDecoder(model.description())
     for name, data in model.raw.items():
-        decoder.set_matrix(name, model.stored, data.view(np.float32), model.matrices[name].shape[1])
+        matrix = NumpyMatrix(model.stored, *model.matrices[name].shape)
+        matrix.set_rows(0, data)
+        decoder.set_matrix(name, matrix)
     for name, vector in model.vectors.items():
         decoder.set_vector(name, vector)
     decoder.finish()

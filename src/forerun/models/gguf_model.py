@@ -103,10 +103,10 @@ def read_model(file: GGUFFile) -> DecoderModel:
 def _refuse_unknown(file: GGUFFile, family: Family) -> None:
     """Refuse keys of the architecture that might mean something."""
     arch = file.architecture
-    for key, value in file.metadata.items():
+    for key in file.metadata:
         if not key.startswith(f"{arch}."):
-            continue
-        name = key[len(arch) + 1 :]
+            continue  # without a look at the value, which may be the vocabulary
+        name, value = key[len(arch) + 1 :], file.metadata[key]
         if name == "attention.causal":
             if value is not True:
                 raise unsupported(file, key, "tokens that see what follows them are not")

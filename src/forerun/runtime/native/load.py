@@ -1,8 +1,7 @@
 """From a GGUF file or a transformers directory to a NativeModel.
 
 Everything that can be refused is refused before any weight is read. Matrices are read and repacked a few megabytes at
-a time, a thread reading ahead: memory holds the packed weights and two such pieces, never a second copy of the model or
-of a large tensor.
+a time: memory holds the packed weights and one such piece, never a second copy of the model or of a large tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from forerun.runtime.limits import check_environment, check_head_ids, check_head
 from forerun.runtime.native import kept_weights
 from forerun.runtime.native.description import FLOAT_TYPES, SERVED, Description, Placed, describe
 from forerun.runtime.native.model import NativeModel
-from forerun.runtime.native.pieces import Piece, cut, read_ahead
+from forerun.runtime.native.pieces import Piece, cut, read
 from forerun.runtime.select import QUANTISATIONS
 from forerun.types import Capabilities
 
@@ -201,7 +200,7 @@ class _Checked:
         """Read and pack all pieces; `advance` hears of every byte of a tensor once."""
         ends = {piece.name: index for index, piece in enumerate(pieces)}
         left = {name: self.files.tensors[name].num_bytes for name in ends}
-        for index, (piece, data) in enumerate(read_ahead(self.files, pieces)):
+        for index, (piece, data) in enumerate(read(self.files, pieces)):
             piece.matrix.set_rows(piece.output, data, piece.order)
             done = left[piece.name] if index == ends[piece.name] else min(data.nbytes, left[piece.name])
             left[piece.name] -= done

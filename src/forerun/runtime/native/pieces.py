@@ -1,13 +1,13 @@
-"""Matrices read from a file and repacked in pieces, while a thread reads ahead.
+"""Matrices read from a file and repacked in pieces.
 
 A piece is small enough to stay in the processor's cache between reading and repacking, which is why this is as fast as
-repacking a mapped file. Memory holds two pieces beside the packed weights.
+repacking a mapped file (a thread that reads ahead makes it slower: docs/log.md). Memory holds one piece beside the
+packed weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from forerun import _native
 from forerun.models.gguf import GGUFFile
 from forerun.models.transformers_files import TransformersFiles
 
-PIECE_BYTES = 1 << 21
+PIECE_BYTES = 1 << 23
 PANEL = 16
 """Outputs that are repacked together: pieces hold whole panels."""
 
@@ -51,25 +51,12 @@ def cut(matrix: _native.PackedMatrix, name: str, row_bytes: int, order: np.ndarr
         begin = end
 
 
-def read_ahead(files: GGUFFile | TransformersFiles, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, np.ndarray]]:
+def read(files: GGUFFile | TransformersFiles, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, np.ndarray]]:
     """Each piece with its rows (uint8 [last - first, bytes of a row], good until the next one is asked for)."""
-    if not pieces:
-        return
     widths = [files.tensors[piece.name].row_bytes for piece in pieces]
-    largest = max((piece.last - piece.first) * width for piece, width in zip(pieces, widths, strict=True))
-    buffers = [np.empty(largest, np.uint8) for _ in range(2)]
-
-    def read(index: int) -> np.ndarray:
-        piece, width = pieces[index], widths[index]
-        rows = piece.last - piece.first
-        data = buffers[index % 2][: rows * width]
+    sizes = [(piece.last - piece.first) * width for piece, width in zip(pieces, widths, strict=True)]
+    buffer = np.empty(max(sizes, default=0), np.uint8)
+    for piece, width, size in zip(pieces, widths, sizes, strict=True):
+        data = buffer[:size]
         files.read_into(data, piece.name, piece.first)
-        return data.reshape(rows, width)
-
-    with ThreadPoolExecutor(1, "forerun-read") as pool:
-        coming = pool.submit(read, 0)
-        for index, piece in enumerate(pieces):
-            data = coming.result()
-            if index + 1 < len(pieces):
-                coming = pool.submit(read, index + 1)
-            yield piece, data
+        yield piece, data.reshape(-1, width)

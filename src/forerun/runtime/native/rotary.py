@@ -15,6 +15,11 @@ def rotary_frequencies(rope: Rope, context_length: int) -> np.ndarray:
     long ones where `context_length`, which the model is run with, exceeds the original one (as llama.cpp: a sequence
     keeps its factors as it grows, where transformers would change them under its cached keys)."""
     size = rope.num_rotated
+    with np.errstate(all="ignore"):  # what is no usable number is the decoder's to refuse
+        return _scaled(rope, size, context_length)
+
+
+def _scaled(rope: Rope, size: int, context_length: int) -> np.ndarray:
     frequencies = rope.base ** (-np.arange(0, size, 2) / size)
     if rope.kind == "linear":
         frequencies = frequencies / rope.factor
