@@ -31,9 +31,9 @@ def test_order_names_the_row_of_each_output(name):
     rng = np.random.default_rng(6)
     stored, order = random_stored(rng, name, 24, 256), rng.permutation(24)[:19].astype(np.uint32)
     x = rng.standard_normal((3, 256)).astype(np.float32)
-    for requantise in (False, True):
-        plain = pack(name, stored, 256, requantise=requantise)
-        ordered = pack(name, stored, 256, order=order, requantise=requantise)
+    for rounding in ("none", "q4"):
+        plain = pack(name, stored, 256, rounding=rounding)
+        ordered = pack(name, stored, 256, order=order, rounding=rounding)
         assert same_bits(ordered.multiply(x), np.ascontiguousarray(plain.multiply(x)[:, order]))
         assert same_bits(ordered.row(7), plain.row(int(order[7])))
 
