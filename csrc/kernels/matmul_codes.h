@@ -67,9 +67,10 @@ struct FourBitsOfTable {
 };
 
 // Half a group of 2 bits: step I of 4.
+template <int kHalf>
 struct TwoBits {
-  FORERUN_INLINE_MEMBER TwoBits(const uint8_t* group, int half, size_t ahead) : two(load_bytes(group + 64 * half)) {
-    prefetch(group + 64 * half + ahead);
+  FORERUN_INLINE_MEMBER TwoBits(const uint8_t* group, size_t ahead) : two(load_bytes(group + 64 * kHalf)) {
+    prefetch(group + 64 * kHalf + ahead);
   }
   template <int I>
   FORERUN_INLINE_MEMBER Bytes step() const {
@@ -82,15 +83,16 @@ struct TwoBits {
 template <int kHalf>
 struct ThreeBits {
   FORERUN_INLINE_MEMBER ThreeBits(const uint8_t* group, size_t ahead)
-      : two(group, kHalf, ahead), third(load_bytes(group + 128)) {
-    if (kHalf == 0) prefetch(group + 128 + ahead);
+      : first(load_bytes(group)), second(load_bytes(group + 64)), third(load_bytes(group + 128)) {
+    if (kHalf == 0) prefetch_lines(group + ahead, 192);
   }
   template <int I>
   FORERUN_INLINE_MEMBER Bytes step() const {
-    return two.template step<I>() | move_bit<4 * kHalf + I, 2>(third);
+    if constexpr (kHalf == 0) return bits<3 * (I % 2), 7>(I < 2 ? first : second);
+    if constexpr (I < 2) return bits<3 * I, 7>(third);
+    return bits<6, 3>(I == 2 ? first : second) | move_bit<4 + I, 2>(third);
   }
-  TwoBits two;
-  Bytes third;
+  Bytes first, second, third;
 };
 
 }  // namespace

@@ -89,19 +89,17 @@ struct TileOfHalves {
   FORERUN_INLINE_MEMBER static void add_half(const uint8_t* codes, const uint8_t* scales, const Rows& rows, size_t g,
                                              size_t ahead, I32* group) {
     const int8_t* x = rows.codes(g) + 16 * kHalf;
-    I32 sc = widen_u8(scales + 16 * (2 * g + kHalf));
     Sums sums[N];
     if constexpr (kOf == Layout::kQ2K) {
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n) sums[n] = no_sums();
-      add_steps<N, 0>(sums, TwoBits(codes, kHalf, ahead), x);
+      add_steps<N, 0>(sums, TwoBits<kHalf>(codes, ahead), x);
     } else {
       FORERUN_UNROLL
       for (int n = 0; n < N; ++n) sums[n] = start_sums<2>(rows.half_start(g, kHalf, n));
       add_steps<N, 0>(sums, ThreeBits<kHalf>(codes, ahead), x);
-      sc = sc - broadcast_i32(32);
     }
-    const Factors by = factors(sc);
+    const Factors by = load_factors<kOf == Layout::kQ3K ? 32 : 0>(scales + 16 * (2 * g + kHalf));
     FORERUN_UNROLL
     for (int n = 0; n < N; ++n) group[n] = add_scaled(group[n], sums[n], by);
   }

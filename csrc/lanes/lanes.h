@@ -15,8 +15,9 @@
 //             zero_where_below
 // Integers    shift_left(I32, count)
 // Products    of weights' codes with activations (products_*.h): Sums and its functions for codes below 64, kWideSums,
-//             Factors and add_scaled for sums that fit 16 bits, Codes8 for codes of 8 bits, Table, load_table and
-//             look_up, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, move_two_bits, |, store_bytes, store_i8
+//             Factors, load_factors and add_scaled for sums that fit 16 bits, Codes8 for codes of 8 bits, Table,
+//             load_table and look_up, dot_pairs, widen_pairs, shift_left_each, bits, move_bit, move_two_bits, |,
+//             store_bytes, store_i8
 // Conversion  to_f32(I32), round_to_i32(F32) to nearest even, from_bits(I32)
 // Across      sum(F32), largest(F32): a fixed tree, halves added to halves; pair_totals(I32)
 #pragma once

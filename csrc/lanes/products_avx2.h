@@ -45,10 +45,16 @@ FORERUN_INLINE I32 total(Sums s) {
 struct Factors {
   __m256i a, b;
 };
-FORERUN_INLINE Factors factors(I32 x) {
-  const __m256i low = _mm256_set1_epi32(0xFFFF);
-  return {_mm256_or_si256(_mm256_and_si256(x.a, low), _mm256_slli_epi32(x.a, 16)),
-          _mm256_or_si256(_mm256_and_si256(x.b, low), _mm256_slli_epi32(x.b, 16))};
+template <int kOffset>
+FORERUN_INLINE Factors load_factors(const uint8_t* p) {
+  const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p));
+  const __m256i twice = _mm256_set_epi32(  // byte i of 0 .. 7 as two numbers of 16 bits
+      int(0x80078007u), int(0x80068006u), int(0x80058005u), int(0x80048004u), int(0x80038003u), int(0x80028002u),
+      int(0x80018001u), int(0x80008000u));
+  const __m256i next = _mm256_add_epi8(twice, _mm256_set1_epi16(8));
+  const __m256i offset = _mm256_set1_epi16(kOffset);
+  return {_mm256_sub_epi16(_mm256_shuffle_epi8(bytes, twice), offset),
+          _mm256_sub_epi16(_mm256_shuffle_epi8(bytes, next), offset)};
 }
 FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
   return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(s.a, f.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(s.b, f.b))};

@@ -70,7 +70,12 @@ FORERUN_INLINE I32 total(Sums s) { return {s.v}; }
 struct Factors {
   __m512i v;
 };
-FORERUN_INLINE Factors factors(I32 x) { return {_mm512_and_si512(x.v, _mm512_set1_epi32(0xFFFF))}; }
+template <int kOffset>
+FORERUN_INLINE Factors load_factors(const uint8_t* p) {
+  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  if (kOffset == 0) return {x};
+  return {_mm512_and_si512(_mm512_sub_epi32(x, _mm512_set1_epi32(kOffset)), _mm512_set1_epi32(0xFFFF))};
+}
 FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
 #if defined(FORERUN_ASSEMBLY)
   asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(s.v), "v"(f.v));

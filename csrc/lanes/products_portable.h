@@ -88,16 +88,18 @@ FORERUN_INLINE I32 total(Sums s) {
   return r;
 }
 
-// acc[lane] + total(s)[lane] * f[lane], for sums of which each fits 16 bits, and so does their total: signed codes of 3
-// bits in half a group reach 16 * 4 * 127 = 8128. Factors fit 15 bits and a sign.
+// Factors of sums of which each fits 16 bits, and so does their total: signed codes of 3 bits in half a group reach
+// 16 * 4 * 127 = 8128. Sixteen unsigned bytes less kOffset.
 struct Factors {
   int32_t v[16];
 };
-FORERUN_INLINE Factors factors(I32 a) {
+template <int kOffset>
+FORERUN_INLINE Factors load_factors(const uint8_t* p) {
   Factors f;
-  FORERUN_EACH f.v[i] = a.v[i];
+  FORERUN_EACH f.v[i] = int32_t(p[i]) - kOffset;
   return f;
 }
+// acc[lane] + total(s)[lane] * f[lane]
 FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
   FORERUN_EACH acc.v[i] += s.v[i] * f.v[i];
   return acc;

@@ -4,11 +4,14 @@
 // first (so that they are there when its codes arrive), in one forward stream. A matrix whose number of outputs is no
 // multiple of 16 is filled up with zeros. tiles.cpp writes and reads the tiles (a block of a panel).
 //
-// Codes of one group (32 inputs) of a panel: 64 bytes hold 16 lanes x 4 inputs, a step. Steps 2j and 2j + 1 share 64
-// bytes, in the low and the high nibbles. Codes of 2 bits come by four steps (half a group) in 64 bytes, lowest bits
-// first. A fifth bit, or a third one, lies apart: bit s of each of 64 bytes is that of step s. Codes of 6 bits come by
-// four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the fourth. Scales of 6
-// bits likewise, 3/4 of them and then the rest.
+// Codes of one group (32 inputs) of a panel: 64 bytes hold 16 lanes x 4 inputs, a step. By width:
+// 4 bits   steps 2j and 2j + 1 share 64 bytes, in the low and the high nibbles
+// 5 bits   likewise, and the fifth bits lie apart: bit s of each of 64 bytes is that of step s
+// 2 bits   four steps (half a group) share 64 bytes, lowest bits first
+// 3 bits   eight steps in 3 x 64 bytes, two in the low 6 bits of each; steps 6 and 7 have their low 2 bits at the top of
+//          the first and the second, and their third bits in bits 6 and 7 of the third
+// 6 bits   four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the fourth.
+//          Scales of 6 bits likewise, 3/4 of them and then the rest.
 //
 // Activations. A row is cut into blocks of up to 256 inputs (the last one may be shorter: K = 896 is 3.5 blocks) and
 // groups of 32. Each block has one float scale, the largest magnitude / 127 / 2^7, and each group is stored as int8

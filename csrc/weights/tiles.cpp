@@ -23,7 +23,7 @@ uint16_t get_half(const uint8_t* tile, size_t index) {
 
 bool has_minima(Layout layout) { return layout == Layout::kQ4_1 || layout == Layout::kQ5_1; }
 
-constexpr uint32_t kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F, kLow2 = 0x03030303, kLow1 = 0x01010101;
+constexpr uint32_t kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F, kLow3 = 0x07070707, kLow2 = 0x03030303, kLow1 = 0x01010101;
 
 // 16 codes of 6 bits (four steps) of a lane into 3 x 64 bytes, and back.
 void put_sixes(const uint8_t* code, uint8_t* to) {
@@ -154,17 +154,21 @@ void put_codes(Layout layout, const uint8_t* code, uint8_t* to) {
       put_sixes(code, to);
       put_sixes(code + 16, to + 192);
       return;
-    case 2:
     case 3: {
-      uint32_t two[2] = {}, third = 0;
-      for (size_t s = 0; s < 8; ++s) {
+      uint32_t part[3] = {};
+      for (size_t s = 0; s < 6; ++s) part[s / 2] |= (word_at(code + 4 * s) & kLow3) << 3 * (s % 2);
+      for (size_t s = 6; s < 8; ++s) {
         const uint32_t step = word_at(code + 4 * s);
-        two[s / 4] |= (step & kLow2) << 2 * (s % 4);
-        third |= (step >> 2 & kLow1) << s;
+        part[s - 6] |= (step & kLow2) << 6;
+        part[2] |= (step >> 2 & kLow1) << s;
       }
-      put_word(to, two[0]);
-      put_word(to + 64, two[1]);
-      if (code_bits(layout) == 3) put_word(to + 128, third);
+      for (size_t i = 0; i < 3; ++i) put_word(to + 64 * i, part[i]);
+      return;
+    }
+    case 2: {
+      uint32_t half[2] = {};
+      for (size_t s = 0; s < 8; ++s) half[s / 4] |= (word_at(code + 4 * s) & kLow2) << 2 * (s % 4);
+      for (size_t i = 0; i < 2; ++i) put_word(to + 64 * i, half[i]);
       return;
     }
     default: {
@@ -188,14 +192,17 @@ void get_codes(Layout layout, const uint8_t* from, uint8_t* code) {
       get_sixes(from, code);
       get_sixes(from + 192, code + 16);
       return;
-    case 2:
     case 3: {
-      const uint32_t two[2] = {word_at(from), word_at(from + 64)};
-      const uint32_t third = code_bits(layout) == 3 ? word_at(from + 128) : 0;
-      for (size_t s = 0; s < 8; ++s)
-        put_word(code + 4 * s, (two[s / 4] >> 2 * (s % 4) & kLow2) | (third >> s & kLow1) << 2);
+      const uint32_t part[3] = {word_at(from), word_at(from + 64), word_at(from + 128)};
+      for (size_t s = 0; s < 6; ++s) put_word(code + 4 * s, part[s / 2] >> 3 * (s % 2) & kLow3);
+      for (size_t s = 6; s < 8; ++s)
+        put_word(code + 4 * s, (part[s - 6] >> 6 & kLow2) | (part[2] >> s & kLow1) << 2);
       return;
     }
+    case 2:
+      for (size_t s = 0; s < 8; ++s)
+        put_word(code + 4 * s, word_at(from + 64 * (s / 4)) >> 2 * (s % 4) & kLow2);
+      return;
     default: {
       const uint32_t fifth = code_bits(layout) == 5 ? word_at(from + 256) : 0;
       for (size_t j = 0; j < 4; ++j) {

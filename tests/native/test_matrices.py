@@ -26,13 +26,16 @@ from .tools_matrices import (
 # -- products ----------------------------------------------------------------------------------------------------------
 
 
-def test_order_names_the_row_of_each_output():
+@pytest.mark.parametrize("name", BLOCKS)
+def test_order_names_the_row_of_each_output(name):
     rng = np.random.default_rng(6)
-    stored, order = random_stored(rng, "Q5_0", 24, 96), rng.permutation(24)[:19].astype(np.uint32)
-    x = rng.standard_normal((3, 96)).astype(np.float32)
-    plain, ordered = pack("Q5_0", stored, 96), pack("Q5_0", stored, 96, order=order)
-    assert same_bits(ordered.multiply(x), np.ascontiguousarray(plain.multiply(x)[:, order]))
-    assert same_bits(ordered.row(7), plain.row(int(order[7])))
+    stored, order = random_stored(rng, name, 24, 256), rng.permutation(24)[:19].astype(np.uint32)
+    x = rng.standard_normal((3, 256)).astype(np.float32)
+    for requantise in (False, True):
+        plain = pack(name, stored, 256, requantise=requantise)
+        ordered = pack(name, stored, 256, order=order, requantise=requantise)
+        assert same_bits(ordered.multiply(x), np.ascontiguousarray(plain.multiply(x)[:, order]))
+        assert same_bits(ordered.row(7), plain.row(int(order[7])))
 
 
 @pytest.mark.parametrize("kind", ["normal", "outliers", "tiny groups"])
