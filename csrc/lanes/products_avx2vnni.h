@@ -62,9 +62,12 @@ FORERUN_INLINE I32 total(Sums s) { return {s.a, s.b}; }
 struct Factors {
   __m256i a, b;
 };
-FORERUN_INLINE Factors factors(I32 x) {
-  const __m256i low = _mm256_set1_epi32(0xFFFF);
-  return {_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
+template <int kOffset>
+FORERUN_INLINE Factors load_factors(const uint8_t* p) {
+  const I32 x = widen_u8(p);
+  if (kOffset == 0) return {x.a, x.b};
+  const __m256i offset = _mm256_set1_epi32(kOffset), low = _mm256_set1_epi32(0xFFFF);
+  return {_mm256_and_si256(_mm256_sub_epi32(x.a, offset), low), _mm256_and_si256(_mm256_sub_epi32(x.b, offset), low)};
 }
 FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
   return {dot_words(acc.a, s.a, f.a), dot_words(acc.b, s.b, f.b)};

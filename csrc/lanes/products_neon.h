@@ -91,7 +91,10 @@ FORERUN_INLINE I32 total(Sums s) { return s.v; }
 struct Factors {
   I32 v;
 };
-FORERUN_INLINE Factors factors(I32 x) { return {x}; }
+template <int kOffset>
+FORERUN_INLINE Factors load_factors(const uint8_t* p) {
+  return {widen_u8(p) - broadcast_i32(kOffset)};
+}
 FORERUN_INLINE I32 add_scaled(I32 acc, Sums s, Factors f) {
 #define FORERUN_PART(p) vmlaq_s32(acc.p, s.v.p, f.v.p)
   return FORERUN_FOUR(FORERUN_PART);

@@ -50,6 +50,21 @@ def test_without_a_compiler_pip_ends_with_what_to_install(compiler: str | None, 
     assert "CXX=/path/to/compiler" in said
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_a_build_for_two_processors_at_once_is_refused(tmp_path: Path) -> None:
+    """Each has its own kernels, and one run of CMake compiles every source for both."""
+    source = ROOT / "tests" / "native" / "emulated"  # the same csrc/CMakeLists.txt, without what the module needs
+    done = subprocess.run(
+        ["cmake", "-S", source, "-B", tmp_path, "-DCMAKE_OSX_ARCHITECTURES=arm64;x86_64"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])},
+    )  # fmt: skip
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "compiled for one processor at a time" in said
+    assert "not universal2" in said
+
+
 def test_the_source_distribution_has_what_a_build_needs(tmp_path: Path) -> None:
     code = f"from scikit_build_core.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

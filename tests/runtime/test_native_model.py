@@ -40,6 +40,8 @@ MIXED = {
 }  # fmt: skip
 """A file like the real ones, but more so: a type of every kind."""
 
+ALL_ISAS = ["avx512vnni", "avx2vnni", "avx2", "neon", "portable"]  # best first
+
 
 def rows_of(model: NativeModel, tokens: list[int]) -> np.ndarray:
     model.begin(0)
@@ -213,12 +215,24 @@ def test_every_instruction_set_and_number_of_threads_gives_the_same_bits(isa: st
     assert done.stdout.strip() == here
 
 
-def test_an_instruction_set_that_cannot_run_is_refused_by_name() -> None:
-    env = {**os.environ, "FORERUN_ISA": "mmx"}
+@pytest.mark.parametrize("isa", sorted({"mmx", "AVX2", *ALL_ISAS} - set(_native.usable_isas())))
+def test_an_instruction_set_that_cannot_run_is_refused_by_name(isa: str) -> None:
+    env = {**os.environ, "FORERUN_ISA": isa}
     code = "from forerun import _native; _native.isa()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert done.returncode != 0
-    assert "FORERUN_ISA=mmx cannot run here: this machine runs" in done.stderr
+    usable = ", ".join(_native.usable_isas())
+    assert f"FORERUN_ISA={isa} cannot run here: this machine runs {usable}\n" in done.stderr
+
+
+def test_the_best_instruction_set_is_chosen() -> None:
+    usable = _native.usable_isas()
+    assert usable == [isa for isa in ALL_ISAS if isa in usable]
+    assert usable[-1] == "portable"
+    env = {name: value for name, value in os.environ.items() if name != "FORERUN_ISA"}
+    code = "from forerun import _native; print(_native.isa())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.strip() == usable[0]
 
 
 @pytest.mark.parametrize("name, value", [("FORERUN_ISA", "mmx"), ("FORERUN_THREADS", "many")])
