@@ -114,6 +114,22 @@ def test_a_tree_has_the_bits_of_its_chains(
     decoder.free(2)
 
 
+@pytest.mark.parametrize("start", [0, 300])
+def test_rows_of_one_tile_may_lie_far_apart(model: Tiny, decoder: _native.Decoder, start: int) -> None:
+    """Children of a long branch's end beside children of its beginning: chunks that one row sees end before another's
+    window begins."""
+    width, before, trunk = model.vocabulary_size, text(model, start), text(model, 600, seed=1)
+    tokens, parents = [*trunk, *range(24)], [*range(-1, 599), *([599, 0, 599, 299, 0, 599] * 4)]
+    decoder.begin(1)
+    if before:
+        feed(decoder, [(1, before, 0, None)], width)
+    (found,) = feed(decoder, [(1, tokens, 24, parents)], width)
+    for row, token, parent in zip(found, tokens[600:], parents[600:], strict=True):
+        expected = rows_of(decoder, [*before, *trunk[: parent + 1], token], width)[-1]
+        np.testing.assert_array_equal(row, expected)
+    decoder.free(1)
+
+
 # -- what is not seen -------------------------------------------------------------------------------------------------
 
 

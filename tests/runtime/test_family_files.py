@@ -17,7 +17,7 @@ from tests.runtime.test_families import FAITHFUL, TOKENS, rows_of, rows_of_trans
 from tests.runtime.tiny import COMMON, CONTEXT, randomised, tiny
 
 from forerun.errors import UnsupportedModelError
-from forerun.runtime.native import load_native_model
+from forerun.runtime.native import check_native_model, load_native_model
 
 
 @pytest.mark.parametrize("source", ["gguf", "directory"])
@@ -132,6 +132,31 @@ def test_what_changes_no_row_is_no_reason(tmp_path: Path) -> None:
     frequencies = {"model__layers__0__self_attn__rotary_emb__inv_freq": torch.ones(8)}
     path = changed(path, tmp_path / "m2", more, **frequencies)
     Closeness.of(rows_of(load_native_model(path), TOKENS), rows_of_transformers(module, TOKENS)).check(**FAITHFUL)
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}},
+    "qwen2": {"max_window_layers": 28, "sliding_window": 131072, "use_sliding_window": False, "use_mrope": False},
+    "gemma2": {"cache_implementation": "hybrid", "hidden_act": "gelu_pytorch_tanh", "sliding_window_size": 4096},
+    "gemma3": {"_sliding_window_pattern": 6, "cache_implementation": "hybrid", "attn_logit_softcapping": None},
+    "phi3": {
+        "interpolate_factor": 1,
+        "full_attn_mod": 1,
+        "lm_head_bias": False,
+        "mlp_bias": False,
+        "auto_map": {"a": "b"},
+    },
+    "granite": {"rope_scaling": None, "attention_dropout": 0.1, "resid_pdrop": 0.0},
+    "smollm3": {"max_window_layers": 28, "pretraining_tp": 2, "use_sliding_window": False},
+}
+"""Settings of published models that transformers does not look at."""
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_settings_of_published_models(name: str, tmp_path: Path) -> None:
+    _, path = written(CASES[name], "directory", tmp_path)
+    check_native_model(changed(path, tmp_path / "more", PUBLISHED[name]))
 
 
 def test_settings_in_the_words_of_transformers_4(tmp_path: Path) -> None:

@@ -19,7 +19,14 @@ from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.tiny import tiny
 
 from forerun import _native
-from forerun.errors import FileFormatError, ForerunError, MissingDependencyError, ParameterError, UnknownModelError
+from forerun.errors import (
+    FileFormatError,
+    ForerunError,
+    MissingDependencyError,
+    ParameterError,
+    UnknownModelError,
+    UnsupportedModelError,
+)
 from forerun.loading import load
 from forerun.models.progress import SilentProgress
 from forerun.runtime import select
@@ -48,6 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
         "served": (write_gguf(folder / "served.gguf", tiny("qwen2"), "qwen2"), "gguf"),
         "odd type": (write_gguf(folder / "odd.gguf", wide, "llama", types=odd), "gguf"),
         "odd family": (write_gguf(folder / "odd-family.gguf", tiny("llama"), "starcoder2"), "gguf"),
+        "nobody's": (write_gguf(folder / "nobody.gguf", tiny("llama"), "odd-family"), "gguf"),
         "directory": (folder / "directory", "transformers"),
         "odd directory": (folder / "odd", "transformers"),
     }
@@ -98,6 +106,11 @@ def test_what_no_runtime_can_do_is_refused(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         choose(*files[name], **settings)
+
+
+def test_what_neither_serves_is_refused_by_both_reasons(files: dict[str, tuple[Path, str]]) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"nor is it by the native runtime: the architecture 'odd-family'"):
+        choose(*files["nobody's"]).check()
 
 
 def test_a_cuda_device_is_asked_for_only_where_there_is_a_driver(

@@ -13,13 +13,15 @@ _PLAIN = """
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id pretraining_tp resid_pdrop embd_pdrop
     auto_map id2label label2id problem_type finetuning_task task_specific_params name_or_path output_attentions
     output_hidden_states return_dict cache_implementation attn_implementation chunk_size_feed_forward generation_config
-    max_window_layers vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
+    tokenizer_class is_llama_config max_sequence_length max_length min_length temperature top_k top_p typical_p
+    do_sample num_beams num_beam_groups num_return_sequences repetition_penalty length_penalty diversity_penalty
+    torchscript max_window_layers vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
     num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings rope_theta rope_scaling
     rope_parameters partial_rotary_factor original_max_position_embeddings rope_interleaved hidden_act sliding_window
 """
 KEYS = frozenset(_PLAIN.split())
 """What every config.json may say: what is read here, and what does not change a row of logits."""
-HARMLESS_PREFIXES = ("_", "unsloth")
+HARMLESS_PREFIXES = ("_", "unsloth", "transformers")
 
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _ATTENTION, _FEED_FORWARD = frozenset({"q", "k", "v", "o"}), frozenset({"gate", "up", "down"})
@@ -44,7 +46,7 @@ _AROUND = _AFTER | {"input_layernorm": ("attention_norm",), "pre_feedforward_lay
 class ConfigFamily:
     """`architecture`: the class that config.json must name, if it names one. `parts` as in Names; `defaults`: what
     transformers assumes; `biases`: matrices that always have one. `keys`: settings beyond KEYS; `is_gemma`: norms are
-    stored without their 1, embeddings scaled by the root of their width."""
+    stored without their 1, embeddings scaled by the root of their width. transformers does not read all of `keys`."""
 
     architecture: str
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _LAYER | _BEFORE)
@@ -65,7 +67,7 @@ _GEMMA: dict[str, Any] = {
     "parts": _LAYER | _AROUND, "norms": (*NORMS_BEFORE, *NORMS_AFTER), "is_gemma": True,
     "keys": (
         "attention_bias", "hidden_activation", "query_pre_attn_scalar", "layer_types", "final_logit_softcapping",
-        "attn_logit_softcapping", "sliding_window_pattern", "rope_local_base_freq",
+        "attn_logit_softcapping", "sliding_window_pattern", "sliding_window_size", "rope_local_base_freq",
     ),
 }  # fmt: skip
 _GEMMA_DEFAULTS: dict[str, Any] = {
@@ -95,7 +97,7 @@ CONFIG_FAMILIES: Mapping[str, ConfigFamily] = {
         defaults={**_GEMMA_DEFAULTS, "max_position_embeddings": 131072},
     ),
     "phi3": ConfigFamily(
-        "Phi3ForCausalLM", parts=_FUSED | _BEFORE,
+        "Phi3ForCausalLM", parts=_FUSED | _BEFORE, keys=("interpolate_factor", "full_attn_mod"),
         defaults={"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
     ),
     "olmo2": ConfigFamily(

@@ -52,7 +52,13 @@ class Choice:
             from forerun.runtime.torch import check_torch_model
         except MissingDependencyError as error:
             raise MissingDependencyError(error.fact, self.reason or error.context, error.remedy) from error
-        check_torch_model(self.path, kind=self.kind, **self.settings)
+        try:
+            check_torch_model(self.path, kind=self.kind, **self.settings)
+        except UnsupportedModelError as error:
+            if not self.reason:
+                raise
+            context = f"{error.context}; nor is it by the native runtime: {self.reason}"
+            raise UnsupportedModelError(error.fact, context, error.remedy) from error
 
     def load(self, progress: Progress | None = None) -> Model:
         """The model with its weights."""
