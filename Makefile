@@ -15,6 +15,10 @@ TARGET ?= qwen2.5-coder-1.5b
 DRAFT ?= qwen2.5-coder-0.5b
 K ?= 3
 
+# Test files go to JOBS processes in their order; JOBS=0 runs them in one, where a debugger can look in.
+JOBS ?= 2
+IN_PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo test fast ladder fuzz lint types check docs bench clean
 
 demo: $(NATIVE)
@@ -24,10 +28,10 @@ demo: $(NATIVE)
 	  --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
 
 test: $(NATIVE)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(IN_PARALLEL) $(ARGS)
 
 fast: $(NATIVE)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(IN_PARALLEL) $(ARGS)
 
 # Five levels of proof, hours on real weights; ARGS="--levels 1,2,5" for minutes, ARGS=--help for the rest.
 ladder: $(NATIVE)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from .programs import find_program
 
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # before torch is imported: each worker's takes its share of the cores
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -16,6 +20,7 @@ settings.register_profile("forerun", deadline=None, derandomize=True, suppress_h
 settings.load_profile("forerun")
 
 _not_run: list[str] = []
+"""Of this process; workers hand theirs to the process that reports."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,6 +43,19 @@ def _skip(item: pytest.Item, reason: str) -> None:
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     _not_run.extend(f"{item.nodeid}: deselected by -m or -k" for item in items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = _not_run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker has ended: every worker collects every test, so one's list is all."""
+    for line in getattr(node, "workeroutput", {}).get("not_run", ()):
+        if line not in _not_run:
+            _not_run.append(line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
