@@ -20,8 +20,8 @@ K ?= 3
 demo: $(NATIVE)
 	$(BIN)/forerun pull $(TARGET)
 	$(BIN)/forerun pull $(DRAFT)
-	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --draft-vocabulary 32768 --draft-requantise --k $(K) --temperature 0 --max-tokens 128 \
-	  --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
+	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --draft-vocabulary 32768 --draft-requantise --k $(K) \
+	  --temperature 0 --max-tokens 128 --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
 
 test: $(NATIVE)
 	$(BIN)/python -m pytest $(ARGS)
