@@ -5,6 +5,7 @@ python fuzz/fuzz_safetensors.py [corpus folder] [libFuzzer options]; `make fuzz`
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
@@ -112,7 +113,7 @@ def other(take: Any) -> Any:
     if how == 0:
         return TEXTS[take.ConsumeIntInRange(0, len(TEXTS) - 1)]
     if how == 1:
-        return ODD[take.ConsumeIntInRange(0, len(ODD) - 1)]
+        return copy.deepcopy(ODD[take.ConsumeIntInRange(0, len(ODD) - 1)])
     if how == 2:
         return edits.NUMBERS[take.ConsumeIntInRange(0, len(edits.NUMBERS) - 1)]
     return take.ConsumeIntInRange(0, 130)

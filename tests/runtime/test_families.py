@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
 from tests.runtime.families import CASES, Case
-from tests.runtime.numpy_decoder import NumpyDecoder
+from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.rows import rows_of, rows_of_transformers
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
@@ -42,6 +42,7 @@ def test_same_description_as_transformers(
 ) -> None:
     """Over the decoder in numpy: to float32's rounding, so nothing hides in the decoder's own arithmetic."""
     monkeypatch.setattr(_native, "Decoder", NumpyDecoder)
+    monkeypatch.setattr(_native, "PackedMatrix", NumpyMatrix)
     case = CASES[name]
     module, path = written(case, source, tmp_path)
     found = rows_of(load_native_model(path, **case.loading), tokens_of(case))

@@ -69,7 +69,7 @@ void attend_rows(const std::string& name, const Cache& cache, size_t head, size_
       rows[r] = {shared + slots[r].size(), shared, slots[r].data()};
     } else {
       const size_t sees = positions - num_rows + r + 1 - (r % 2 ? below(290) : 0);
-      rows[r] = {sees, sees, nullptr};
+      rows[r] = {sees, sees, nullptr, r % 3 == 2 ? below(sees) : 0};  // every third has a window
     }
   }
   const size_t stride = group * head, chunks = (positions + kChunkTokens - 1) / kChunkTokens;
@@ -79,9 +79,22 @@ void attend_rows(const std::string& name, const Cache& cache, size_t head, size_
     steps[i] = k.to_steps(vector_of(head, kind == 3 ? 0 : kind, 4.0f).data(), head, kLongest, &queries[i * head]);
   std::vector<float> scratch(scratch_floats(head, 128) + 16), partials(num_rows * group * chunks * record_floats(head));
   float* aligned = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
-  AttentionJob job{head,  group,        1.0f / std::sqrt(float(head)), rows.data(), num_rows, queries.data(),
-                   stride, steps.data(), group, out.data(), stride, cache.pages.data(), 0, keys_size(head),
-                   0, chunks, nullptr, chunks, aligned};
+  AttentionJob job{};
+  job.head_size = head;
+  job.group = group;
+  job.scale = 1.0f / std::sqrt(float(head));
+  job.softcap = kind == 1 ? 2.0f : 0.0f;
+  job.rows = rows.data();
+  job.num_rows = num_rows;
+  job.queries = queries.data();
+  job.query_stride = job.out_stride = stride;
+  job.query_steps = steps.data();
+  job.step_stride = group;
+  job.out = out.data();
+  job.pages = cache.pages.data();
+  job.values = keys_size(head);
+  job.last_chunk = job.num_chunks = chunks;
+  job.scratch = aligned;
   k.attend(job);
   put_floats(name, out.data(), out.size());
   job.out = apart.data();

@@ -47,6 +47,11 @@ void layers(Pool&) {
       put_floats(name + "rms_norm", out.data(), size);
       k.silu_multiply(x.data(), y.data(), size, out.data());
       put_floats(name + "silu", out.data(), size);
+      k.gelu_tanh_multiply(x.data(), y.data(), size, out.data());
+      put_floats(name + "gelu", out.data(), size);
+      out = x;
+      k.scale_and_cap(out.data(), size, 0.5f, 30.0f);
+      put_floats(name + "scale and cap", out.data(), size);
       out = x;
       k.rotate(out.data(), y.data(), y.data() + size / 2, size / 2);
       put_floats(name + "rotate", out.data(), size);
@@ -57,6 +62,8 @@ void layers(Pool&) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = -100.0f + 0.01f * float(i);
   k.silu_multiply(x.data(), one.data(), x.size(), out.data());
   put_floats("silu", out.data(), out.size());
+  k.gelu_tanh_multiply(x.data(), one.data(), x.size(), out.data());
+  put_floats("gelu", out.data(), out.size());
 }
 
 }  // namespace emulated
