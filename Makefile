@@ -24,8 +24,8 @@ IN_PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 demo: $(NATIVE)
 	$(BIN)/forerun pull $(TARGET)
 	$(BIN)/forerun pull $(DRAFT)
-	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --draft-vocabulary 32768 --draft-requantise --k $(K) --temperature 0 --max-tokens 128 \
-	  --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
+	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --draft-vocabulary 32768 --draft-requantise --k $(K) \
+	  --temperature 0 --max-tokens 128 --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
 
 test: $(NATIVE)
 	$(BIN)/python -m pytest $(IN_PARALLEL) $(ARGS)

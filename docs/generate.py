@@ -40,11 +40,11 @@ def csrc() -> str:
     lines = ["```"]
     for folder in sorted(path for path in NATIVE.iterdir() if path.is_dir()):
         lines.append(f"{folder.name}/")
-        for path in sorted(path for path in folder.iterdir() if path.suffix in (".h", ".cpp")):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".cpp")):
             comment = re.match(r"(?:// .*\n)+", path.read_text(encoding="utf-8"))
             if comment:
                 text = " ".join(line.removeprefix("// ") for line in comment[0].splitlines())
-                lines.append(f"  {path.name:22} {text.split('. ')[0].removesuffix('.')}.")
+                lines.append(f"  {path.relative_to(folder).as_posix():22} {text.split('. ')[0].removesuffix('.')}.")
     return "\n".join([*lines, "```"])
 
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# fuzz/run.sh [gguf tokenizer safetensors]: builds the extension with sanitizers into build/fuzz, then runs each harness for
-# FUZZ_SECONDS. PYTHON is an environment with forerun's own dependencies, transformers and atheris. Findings go to
+# fuzz/run.sh [gguf tokenizer safetensors]: builds the extension with sanitizers into build/fuzz, then runs each harness
+# for FUZZ_SECONDS. PYTHON is an environment with forerun's own dependencies, transformers and atheris. Findings go to
 # build/fuzz/findings, inputs that reached new code to build/fuzz/corpus and are used again.
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,7 +11,8 @@ mkdir -p "$OUT/findings" "$OUT/tree"
 
 # atheris brings the sanitizers' runtime together with libFuzzer, so the module is linked without one.
 "$PYTHON" -m cmake -S . -B "$OUT/native" -DPython_EXECUTABLE="$("$PYTHON" -c 'import sys; print(sys.executable)')" \
-  -DFORERUN_SANITIZE=address,undefined -DFORERUN_SANITIZE_LINK=OFF -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" >"$OUT/cmake.log"
+  -DFORERUN_SANITIZE=address,undefined -DFORERUN_SANITIZE_LINK=OFF -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" \
+  >"$OUT/cmake.log"
 "$PYTHON" -m cmake --build "$OUT/native" -j "$(nproc)"
 rm -rf "$OUT/tree"/*
 cp -r src/forerun fuzz tests "$OUT/tree/"

@@ -60,8 +60,8 @@ class Decoder {
   void fork(int64_t source, int64_t target, int64_t length);
 
   // Feeds every span; logits [total rows, vocabulary_size] to `out`, span after span. Lengths change only when all of
-  // it succeeded. Throws std::invalid_argument for spans that break the protocol, std::runtime_error where a mapped file
-  // was cut meanwhile.
+  // it succeeded. Throws std::invalid_argument for spans that break the protocol, std::runtime_error where a mapped
+  // file was cut meanwhile.
   void forward(const std::vector<SpanOf>& spans, float* out, Pool& pool);
 
   int64_t vocabulary_size() const;

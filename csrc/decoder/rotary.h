@@ -1,5 +1,6 @@
-// Cosines and sines of rotary positions, computed once per position, in double, without the system's library: its
-// rounding differs from system to system, and a model's numbers must not.
+// Cosines and sines of rotary positions, computed once per position, in double.
+//
+// Without the system's library: its rounding differs from system to system, and a model's numbers must not.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk: what all formats share, and the K
-// formats.
+// Products of one tile (16 outputs, up to 256 inputs) with the rows of a chunk: what all formats share, and Q4_K, Q5_K
+// and Q6_K.
 //
 // M is the number of rows in the chunk (it fixes where things lie), N rows from `first` are those at hand: as many as
 // the registers hold. They decide only how many sums run side by side: every (row, output) is one chain of float

@@ -126,7 +126,8 @@ nb::list packed(const Decoder& decoder) {
 
 void map_matrix(Decoder& decoder, const std::string& name, std::shared_ptr<Mapping> file, size_t offset,
                 size_t num_bytes, const std::string& layout, size_t num_outputs, size_t num_inputs) {
-  decoder.map_matrix(name, std::move(file), offset, num_bytes, layout_of(stored_named(layout)), num_outputs, num_inputs);
+  decoder.map_matrix(name, std::move(file), offset, num_bytes, layout_of(stored_named(layout)), num_outputs,
+                     num_inputs);
 }
 
 void forward(Decoder& decoder, Array<const int64_t, 1> ids, Array<const int64_t, 1> starts,

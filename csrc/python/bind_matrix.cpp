@@ -1,4 +1,4 @@
-// Repacking and products, for tests and measurements.
+// Repacked matrices, which load.py fills piece by piece; products, for tests and measurements.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

@@ -125,11 +125,6 @@ Matrix Matrix::pack(Stored stored, const uint8_t* data, size_t num_outputs, size
   return round(Rounding::kNone, stored, data, num_outputs, num_inputs, order, pool);
 }
 
-Matrix Matrix::requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
-                          const uint32_t* order, Pool& pool) {
-  return round(Rounding::kQ4, stored, data, num_outputs, num_inputs, order, pool);
-}
-
 Matrix Matrix::round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                      const uint32_t* order, Pool& pool) {
   Matrix matrix = room(stored, num_outputs, num_inputs, rounding);
@@ -168,7 +163,7 @@ void Matrix::set_rows(size_t first, size_t count, const uint8_t* data, const uin
     throw std::invalid_argument("outputs " + std::to_string(first) + " to " + std::to_string(last) + " of " +
                                 std::to_string(view_.num_outputs) + " are not whole panels");
   const size_t row_bytes = stored_row_bytes(stored_, num_inputs);
-  uint8_t* room = block_->data() + (view_.data - block_->data());
+  uint8_t* room = block_->data() + (view_.data - block_->data());  // view_.data, to be written to
   pool.run(int64_t((count + kPanel - 1) / kPanel), [&](int64_t index) {
     std::vector<const uint8_t*> rows;
     for (size_t i = size_t(index) * kPanel; i < count && rows.size() < kPanel; ++i)

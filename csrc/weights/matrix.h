@@ -27,13 +27,9 @@ class Matrix {
   // Throws std::invalid_argument where `num_inputs` does not fit the format.
   static Matrix pack(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                      const uint32_t* order, Pool& pool);
-  // As `pack`, but rounded anew to 4 bits in groups of 32 (requantise.cpp says how) where the file has more: for draft
-  // models, whose exactness does not depend on their weights. `num_inputs` must be a multiple of 32.
-  static Matrix requantise(Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
-                           const uint32_t* order, Pool& pool);
-
-  // As `pack`, each weight rounded first: kQ4 as `requantise`, kQ8_0 as GGUF files have it, kBF16 to nearest even. The
-  // rows of a panel are rounded by the thread that packs it: there is never a second copy of the matrix.
+  // As `pack`, each weight rounded first: kQ4 to 4 bits in groups of 32 where the file has more (requantise.cpp says
+  // how), kQ8_0 as GGUF files have it, both with `num_inputs` a multiple of 32; kBF16 to nearest even. The rows of a
+  // panel are rounded by the thread that packs it: there is never a second copy of the matrix.
   static Matrix round(Rounding rounding, Stored stored, const uint8_t* data, size_t num_outputs, size_t num_inputs,
                       const uint32_t* order, Pool& pool);
 

@@ -8,8 +8,8 @@
 // 4 bits   steps 2j and 2j + 1 share 64 bytes, in the low and the high nibbles
 // 5 bits   likewise, and the fifth bits lie apart: bit s of each of 64 bytes is that of step s
 // 2 bits   four steps (half a group) share 64 bytes, lowest bits first
-// 3 bits   eight steps in 3 x 64 bytes, two in the low 6 bits of each; steps 6 and 7 have their low 2 bits at the top of
-//          the first and the second, and their third bits in bits 6 and 7 of the third
+// 3 bits   eight steps in 3 x 64 bytes, two in the low 6 bits of each; steps 6 and 7 have their low 2 bits at the top
+//          of the first and the second, and their third bits in bits 6 and 7 of the third
 // 6 bits   four steps in 3 x 64 bytes: the low 6 bits of each are a step, the high 2 bits of the three the fourth.
 //          Scales of 6 bits likewise, 3/4 of them and then the rest.
 //

@@ -1,5 +1,6 @@
-// Rounding float weights to Q8_0 while they are packed, bit for bit as the gguf package does: d = largest magnitude /
-// 127, stored as float16, codes from the unrounded d, halves away from zero.
+// Rounding float weights to Q8_0 while they are packed, bit for bit as the gguf package does.
+//
+// d = largest magnitude / 127, stored as float16; codes from the unrounded d, halves away from zero.
 #include <cmath>
 #include <stdexcept>
 

@@ -20,9 +20,11 @@ DIRECTORIES = tuple(name for name in FAMILIES if name != "mistral3")
 
 
 def refused(path: Path, error: type[ForerunError], message: str, **settings: Any) -> None:
+    """Before weights are read, and with what to do about it."""
     for refusing in (check_native_model, load_native_model):
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=message) as found:
             refusing(path, **settings)
+        assert found.value.remedy
 
 
 def changed(folder: Path, to: Path, config: dict[str, Any] | None = None, **tensors: torch.Tensor | None) -> Path:

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
-from tests.runtime.contract import feed
 from tests.runtime.families import CASES, Case
 from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
+from tests.runtime.rows import rows_of, rows_of_transformers
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
 from forerun import _native
-from forerun.runtime.native import NativeModel, load_native_model
+from forerun.runtime.native import load_native_model
 
 FAITHFUL = {"kl": 1e-6, "largest": 2e-3, "rms": 2e-4, "top_1": 0.99}
 TOKENS = [(11 * i + 3) % VOCABULARY for i in range(CONTEXT)]
@@ -30,19 +29,6 @@ def written(case: Case, source: str, folder: Path, **changes: Any) -> tuple[Any,
         return module, write_gguf(folder / "m.gguf", module, case.architecture, metadata=case.metadata)
     module.save_pretrained(folder / "m")
     return module, folder / "m"
-
-
-def rows_of(model: NativeModel, tokens: list[int]) -> np.ndarray:
-    model.begin(0)
-    try:
-        return feed(model, 0, tokens)
-    finally:
-        model.free(0)
-
-
-def rows_of_transformers(module: Any, tokens: list[int]) -> np.ndarray:
-    with torch.no_grad():
-        return module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
 
 
 def tokens_of(case: Case) -> list[int]:

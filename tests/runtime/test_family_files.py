@@ -13,7 +13,8 @@ from tests.runtime.as_gguf import keys_of, tensors_of, write_gguf
 from tests.runtime.closeness import Closeness
 from tests.runtime.families import CASES, YARN, YARN_KEYS
 from tests.runtime.family_files import DIRECTORIES, FAMILIES, changed, refused
-from tests.runtime.test_families import FAITHFUL, TOKENS, rows_of, rows_of_transformers, tokens_of, written
+from tests.runtime.rows import rows_of, rows_of_transformers
+from tests.runtime.test_families import FAITHFUL, TOKENS, tokens_of, written
 from tests.runtime.tiny import COMMON, CONTEXT, randomised, tiny
 
 from forerun.errors import UnsupportedModelError

@@ -12,8 +12,9 @@ from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
 from tests.runtime.families import CASES
 from tests.runtime.family_files import refused
+from tests.runtime.rows import rows_of, rows_of_transformers
 from tests.runtime.stored import rounded
-from tests.runtime.test_families import FAITHFUL, TOKENS, rows_of, rows_of_transformers, written
+from tests.runtime.test_families import FAITHFUL, TOKENS, written
 from tests.runtime.test_native_model import QUANTISED
 from tests.runtime.tiny import tiny
 

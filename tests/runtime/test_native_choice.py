@@ -49,8 +49,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
     folder = tmp_path_factory.mktemp("choice")
     tiny("llama").save_pretrained(folder / "directory")
     tiny("gpt2").save_pretrained(folder / "odd")
-    odd = {"blk.1.ffn_down.weight": "Q5_1"}
-    wide = tiny("llama", intermediate_size=64)
+    odd = {"blk.1.ffn_down.weight": "TQ2_0"}
+    wide = tiny("llama", intermediate_size=256)
     return {
         "served": (write_gguf(folder / "served.gguf", tiny("qwen2"), "qwen2"), "gguf"),
         "odd type": (write_gguf(folder / "odd.gguf", wide, "llama", types=odd), "gguf"),
@@ -71,7 +71,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str
         ("served", {"runtime": "torch"}, "torch", ""),
         ("served", {"dtype": "bfloat16"}, "torch", ""),
         ("served", {"device": "cuda:1"}, "torch", ""),
-        ("odd type", {}, "torch", "blk.1.ffn_down.weight .* stored as Q5_1"),
+        ("odd type", {}, "torch", "blk.1.ffn_down.weight .* stored as TQ2_0"),
         ("odd type", {"runtime": "native"}, "native", ""),  # whose check says what it cannot do
         ("odd family", {}, "torch", "architecture 'starcoder2'"),
         ("directory", {}, "torch", ""),
@@ -97,7 +97,7 @@ def test_who_serves_what(
         ("directory", {"quantize": "q4", "dtype": "float32"}, "quantize: needs the native runtime"),
         ("directory", {"quantize": "q5"}, "quantize: 'q5' is not allowed. one of q4, q8_0, bf16"),
         ("odd directory", {"quantize": "q4"}, "quantize: needs the native runtime.*model type 'gpt2'"),
-        ("odd type", {"requantise": True}, "requantise: needs the native runtime.*Q5_1"),
+        ("odd type", {"requantise": True}, "requantise: needs the native runtime.*TQ2_0"),
         ("served", {"requantise": True, "runtime": "torch"}, "requantise: needs the native runtime"),
     ],
 )
@@ -230,11 +230,11 @@ def test_who_falls_back_to_torch_is_told(files: dict[str, tuple[Path, str]], pai
         assert heard.notes == []
     with pytest.raises(ForerunError):  # these files have no tokenizer: the note is asked of the choice alone
         load(files["odd type"][0])
-    odd = write_tiny_gguf(pair[0].with_name("odd.gguf"), tensor_type="Q5_1", feed_forward=64)
+    odd = write_tiny_gguf(pair[0].with_name("odd.gguf"), tensor_type="TQ2_0", hidden=256, feed_forward=256)
     with load(odd, draft=pair[1], progress=heard):
         (note,) = heard.notes
     assert note.startswith(f"{odd}: on the torch runtime, since tensor ")
-    assert note.endswith("stored as Q5_1")
+    assert note.endswith("stored as TQ2_0")
 
 
 @pytest.mark.parametrize("draft_runtime", ["native", "torch"])

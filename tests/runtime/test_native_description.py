@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from tests.runtime import as_gguf
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.contract import check_model_contract, feed
 from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
+from tests.runtime.rows import rows_of, rows_of_transformers
 from tests.runtime.stored import TYPES, rounded
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
 from forerun import _native
 from forerun.errors import FileFormatError, ForerunError, ParameterError, UnsupportedModelError
 from forerun.models.gguf import open_gguf
-from forerun.runtime.native import NativeModel, check_native_model, load_native_model
+from forerun.runtime.native import check_native_model, load_native_model
 from forerun.runtime.native.description import SERVED_TYPES, describe
 from forerun.types import Span
 
@@ -39,16 +39,6 @@ LINEAR_KEYS = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
 def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "Decoder", NumpyDecoder, raising=False)
     monkeypatch.setattr(_native, "PackedMatrix", NumpyMatrix, raising=False)
-
-
-def rows_of(model: NativeModel, tokens: list[int] = TOKENS) -> np.ndarray:
-    model.begin(0)
-    return feed(model, 0, tokens)
-
-
-def rows_of_transformers(module: Any, tokens: list[int] = TOKENS) -> np.ndarray:
-    with torch.no_grad():
-        return module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
 
 
 SOURCES = [
@@ -91,7 +81,9 @@ def test_rotary_factors_are_applied(tmp_path: Path) -> None:
     factors = (tiny("llama").model.rotary_emb.inv_freq / scaled.model.rotary_emb.inv_freq).numpy()
     assert factors.max() > 2
     path = write_gguf(tmp_path / "m.gguf", scaled, "llama", tensors={"rope_freqs.weight": factors})
-    np.testing.assert_allclose(rows_of(load_native_model(path)), rows_of_transformers(scaled), atol=1e-4)
+    np.testing.assert_allclose(
+        rows_of(load_native_model(path), TOKENS), rows_of_transformers(scaled, TOKENS), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("quantisation", TYPES)
@@ -99,8 +91,8 @@ def test_stored_rows_are_reordered_whole(quantisation: str, tmp_path: Path) -> N
     """A llama's queries and keys change places row by row, in whatever they are stored."""
     module = tiny("llama", hidden_size=256, intermediate_size=256, num_attention_heads=8)
     path = write_gguf(tmp_path / "m.gguf", module, "llama", quantisation)
-    expected = rows_of_transformers(rounded(module, lambda name: quantisation))
-    np.testing.assert_allclose(rows_of(load_native_model(path)), expected, atol=1e-4)
+    expected = rows_of_transformers(rounded(module, lambda name: quantisation), TOKENS)
+    np.testing.assert_allclose(rows_of(load_native_model(path), TOKENS), expected, atol=1e-4)
 
 
 def test_contract(tmp_path: Path) -> None:
@@ -111,13 +103,13 @@ def test_contract(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_cut_head_computes_the_same_rows_narrower(is_tied: bool, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", tiny("qwen2", tie_word_embeddings=is_tied), "qwen2")
-    whole = rows_of(load_native_model(path))
+    whole = rows_of(load_native_model(path), TOKENS)
     first = load_native_model(path, num_head_rows=9)
     assert (first.capabilities.vocabulary_size, first.capabilities.num_inputs) == (9, VOCABULARY)
-    np.testing.assert_allclose(rows_of(first), whole[:, :9], rtol=1e-6)
+    np.testing.assert_allclose(rows_of(first, TOKENS), whole[:, :9], rtol=1e-6)
     chosen = load_native_model(path, head_ids=[60, 2, 5, 5])
     assert chosen.capabilities.vocabulary_size == VOCABULARY
-    found = rows_of(chosen)
+    found = rows_of(chosen, TOKENS)
     np.testing.assert_allclose(found[:, [2, 5, 60]], whole[:, [2, 5, 60]], rtol=1e-6)
     assert (np.delete(found, [2, 5, 60], axis=1) == -np.inf).all()
 

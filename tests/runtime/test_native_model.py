@@ -16,12 +16,13 @@ import torch
 from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
 from tests.runtime.contract import check_model_contract, feed, text
+from tests.runtime.rows import rows_of, rows_of_transformers
 from tests.runtime.stored import TYPES, rounded
 from tests.runtime.test_native_description import LINEAR, LINEAR_KEYS, YARN, YARN_KEYS
 from tests.runtime.tiny import tiny
 
 from forerun import _native
-from forerun.runtime.native import NativeModel, load_native_model
+from forerun.runtime.native import load_native_model
 from forerun.types import Span
 
 FLOATS = ("F32", "F16", "BF16")
@@ -43,19 +44,6 @@ MIXED = {
 ALL_ISAS = ["avx512vnni", "avx2vnni", "avx2", "neon", "portable"]  # best first
 
 
-def rows_of(model: NativeModel, tokens: list[int]) -> np.ndarray:
-    model.begin(0)
-    try:
-        return feed(model, 0, tokens)
-    finally:
-        model.free(0)
-
-
-def reference(module: Any, tokens: list[int]) -> np.ndarray:
-    with torch.no_grad():
-        return module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
-
-
 def tokens_below(size: int, count: int) -> list[int]:
     return np.random.default_rng(count).integers(0, size, count).tolist()
 
@@ -68,7 +56,7 @@ def test_every_type_of_every_family(name: str, quantisation: str, tmp_path: Path
     tokens = tokens_below(256, 300)
     found = rows_of(model, tokens)
     bounds = FAITHFUL if quantisation in FLOATS else QUANTISED
-    Closeness.of(found, reference(rounded(module, lambda _: quantisation), tokens)).check(**bounds)
+    Closeness.of(found, rows_of_transformers(rounded(module, lambda _: quantisation), tokens)).check(**bounds)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -86,7 +74,7 @@ def test_types_side_by_side_and_tied_embeddings(tied: bool, tmp_path: Path) -> N
 
     tokens = tokens_below(256, 90)
     found = rows_of(model, tokens)
-    Closeness.of(found, reference(rounded(module, type_of), tokens)).check(**QUANTISED)
+    Closeness.of(found, rows_of_transformers(rounded(module, type_of), tokens)).check(**QUANTISED)
 
 
 @pytest.mark.parametrize("inner", [32, 96, 224, 288, 480])
@@ -98,7 +86,7 @@ def test_widths_that_fill_no_block(inner: int, tmp_path: Path) -> None:
         model = load_native_model(write_gguf(tmp_path / f"{quantisation}.gguf", module, "llama", quantisation))
         tokens = tokens_below(100, 60)
         found = rows_of(model, tokens)
-        Closeness.of(found, reference(rounded(module, lambda _, q=quantisation: q), tokens)).check(
+        Closeness.of(found, rows_of_transformers(rounded(module, lambda _, q=quantisation: q), tokens)).check(
             **QUANTISED | {"kl": 0.02, "rms": 0.04, "top_1": 0.85}
         )
 
@@ -127,7 +115,7 @@ def test_positions_up_to_4096(
     family = name.partition(",")[0]
     model = load_native_model(write_gguf(tmp_path / "m.gguf", module, family, metadata=metadata, tensors=tensors))
     tokens = tokens_below(67, 4096)
-    found, expected = rows_of(model, tokens), reference(module, tokens)
+    found, expected = rows_of(model, tokens), rows_of_transformers(module, tokens)
     for first, last in ((0, 64), (1000, 1064), (4032, 4096)):
         Closeness.of(found[first:last], expected[first:last]).check(**FAITHFUL | {"largest": 5e-3, "rms": 5e-4})
 
@@ -136,14 +124,14 @@ def test_a_bias_on_everything_and_one_kv_head(tmp_path: Path) -> None:
     module = tiny("llama, biased and tied", num_key_value_heads=1)
     model = load_native_model(write_gguf(tmp_path / "m.gguf", module, "llama"))
     tokens = tokens_below(67, 80)
-    Closeness.of(rows_of(model, tokens), reference(module, tokens)).check(**FAITHFUL)
+    Closeness.of(rows_of(model, tokens), rows_of_transformers(module, tokens)).check(**FAITHFUL)
 
 
 def test_normalised_heads(tmp_path: Path) -> None:
     module = tiny("qwen3", head_dim=32)
     model = load_native_model(write_gguf(tmp_path / "m.gguf", module, "qwen3"))
     tokens = tokens_below(67, 80)
-    Closeness.of(rows_of(model, tokens), reference(module, tokens)).check(**FAITHFUL)
+    Closeness.of(rows_of(model, tokens), rows_of_transformers(module, tokens)).check(**FAITHFUL)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
-"""Rotary positions as a config.json says them, in the words of transformers 4 (rope_theta, rope_scaling) or 5
-(rope_parameters), and as transformers understands them."""
+"""Rotary positions as a config.json says them, and as transformers understands them.
+
+The words are those of transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from forerun.errors import FileFormatError
 from forerun.models.config_values import Config
 from forerun.models.decoder_model import Rope, is_off, unsupported, yarn_scale
 
@@ -33,10 +34,15 @@ def read_ropes(config: Config, head_size: int, windows: tuple[int, ...]) -> tupl
     given = config.table("rope_scaling") or config.table("rope_parameters")
     layers = [0] * num_layers
     if config.model_type == "smollm3":
-        interval = config.whole("no_rope_layer_interval", 4)
-        default = [int((layer + 1) % interval != 0) for layer in range(num_layers)]
-        layers = [0 if rotates else -1 for rotates in config.layers("no_rope_layers", num_layers, default)]
+        layers = [0 if rotates else -1 for rotates in rotating_layers(config, num_layers)]
     return (_rope(config, given, head_size, config.real("rope_theta", 10000.0)),), tuple(layers)
+
+
+def rotating_layers(config: Config, num_layers: int) -> list[bool]:
+    """Which layers of smollm3 know positions (despite its name, no_rope_layers has 1 for those)."""
+    interval = config.whole("no_rope_layer_interval", 4)
+    default = [int((layer + 1) % interval != 0) for layer in range(num_layers)]
+    return [bool(rotates) for rotates in config.layers("no_rope_layers", num_layers, default)]
 
 
 def _of_gemma3(config: Config, head_size: int, windows: tuple[int, ...]) -> tuple[tuple[Rope, ...], tuple[int, ...]]:
@@ -46,7 +52,7 @@ def _of_gemma3(config: Config, head_size: int, windows: tuple[int, ...]) -> tupl
         raise unsupported(config, "rope_parameters", "they are not full_attention and sliding_attention")
     full, local = (given.get(f"{kind}_attention") or {} for kind in ("full", "sliding"))
     if not isinstance(full, dict) or not isinstance(local, dict):
-        raise FileFormatError(f"{config.path} has no valid rope_parameters", f"found {given!r}"[:200])
+        raise config.invalid("rope_parameters", f"found {given!r}"[:200])
     ropes = (
         _rope(config, {**full, **config.table("rope_scaling")}, head_size, config.real("rope_theta", 1000000.0)),
         _rope(config, local, head_size, config.real("rope_local_base_freq", 10000.0)),
@@ -84,12 +90,12 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
     if kind == "llama3":
         low, high = where.real("low_freq_factor"), where.real("high_freq_factor")
         if low >= high:
-            raise FileFormatError(f"{config.path} has no valid low_freq_factor", f"it is not below {high}")
+            raise config.invalid("low_freq_factor", f"it is not below {high}")
         return Rope(base, num_rotated, "llama3", where.real("factor"), original, low_factor=low, high_factor=high)
     factor = where.real("factor", config.whole("max_position_embeddings") / original)
     if kind == "yarn":
         if base <= 1:
-            raise FileFormatError(f"{config.path} has no valid rope_theta", f"found {base!r}, with yarn")
+            raise config.invalid("rope_theta", f"found {base!r}, with yarn")
         mscale, all_dims = where.real("mscale", 0.0), where.real("mscale_all_dim", 0.0)
         scale = yarn_scale(factor, mscale, all_dims) if mscale and all_dims else yarn_scale(factor)
         return Rope(
@@ -98,7 +104,7 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
         )  # fmt: skip
     short, long = (where.reals(f"{name}_factor", num_rotated // 2) for name in ("short", "long"))
     if factor > 1.0 and original < 2:
-        raise FileFormatError(f"{config.path} has no valid original_max_position_embeddings", f"found {original}")
+        raise config.invalid("original_max_position_embeddings", f"found {original}")
     grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0
     scale = where.real("attention_factor", 0.0) or grown
     return Rope(

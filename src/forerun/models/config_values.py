@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.errors import FileFormatError
+from forerun.models.decoder_model import ANOTHER_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Config:
         """A list with one entry for each layer."""
         value = self._get(name, default)
         if not isinstance(value, list) or len(value) != num_layers:
-            raise self._invalid(name, value, f"one entry for each of {num_layers} layers is needed")
+            raise self._invalid(name, value, f"; {num_layers} are needed, one for each layer")
         return value
 
     def reals(self, name: str, count: int) -> Sequence[float]:
@@ -60,16 +61,19 @@ class Config:
         value = self._get(name, None)
         numbers = isinstance(value, list) and all(_is_finite(one) and one > 0 for one in value)
         if not numbers or len(value) != count:
-            raise self._invalid(name, value, f"{count} positive numbers are needed")
+            raise self._invalid(name, value, f"; {count} positive numbers are needed")
         return [float(one) for one in value]
+
+    def invalid(self, name: str, why: str) -> FileFormatError:
+        """The error for a setting that cannot be."""
+        return FileFormatError(f"{self.path} has no valid {name}", why, ANOTHER_FILE)
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
         return default if value is None else value
 
-    def _invalid(self, name: str, value: Any, what: str = "") -> FileFormatError:
-        found = "it is missing" if value is None else f"found {value!r}"[:200]
-        return FileFormatError(f"{self.path} has no valid {name}", found, what)
+    def _invalid(self, name: str, value: Any, needed: str = "") -> FileFormatError:
+        return self.invalid(name, ("it is missing" if value is None else f"found {value!r}"[:200]) + needed)
 
 
 def _is_finite(value: Any) -> bool:

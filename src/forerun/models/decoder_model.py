@@ -20,6 +20,9 @@ NORMS_BEFORE = ("attention_norm", "ffn_norm")
 NORMS_AFTER = ("attention_post_norm", "ffn_post_norm")
 """A layer's norms: of what attention and feed-forward read, and of what they add."""
 
+ANOTHER_FILE = "fetch it again, or take another file of the same model"
+"""What to do about a file that cannot be right."""
+
 HeadNorms = Literal["none", "each head", "all heads"]
 Activation = Literal["silu", "gelu_tanh"]
 RopeKind = Literal["default", "linear", "yarn", "llama3", "longrope"]
@@ -123,7 +126,7 @@ def check_layers(where: Any, num_layers: int) -> None:
     """FileFormatError for more layers than there are tensors: before anything is made for each of them."""
     if num_layers > len(where.tensors):
         fact = f"it says that it has {num_layers:,} layers, and has {len(where.tensors):,} tensors"
-        raise FileFormatError(f"{where.path} contradicts itself", fact)
+        raise contradiction(where, fact)
 
 
 def check_sizes(where: Any, model: DecoderModel) -> None:
@@ -132,7 +135,7 @@ def check_sizes(where: Any, model: DecoderModel) -> None:
     for name, shape in model.shapes():
         if max(shape) > largest:
             fact = f"{name} is {' x '.join(map(str, shape))} by its metadata, and no tensor is longer than {largest:,}"
-            raise FileFormatError(f"{where.path} contradicts itself", fact)
+            raise contradiction(where, fact)
 
 
 def halves_apart(num_heads: int, head_size: int) -> np.ndarray:
@@ -153,6 +156,12 @@ def is_off(value: Any) -> bool:
     return value is None or (isinstance(value, (bool, int, float, str, list, tuple, dict)) and not value)
 
 
+def contradiction(where: Any, fact: str) -> FileFormatError:
+    """The error for files that say two things at once; `where` has a `path`."""
+    return FileFormatError(f"{where.path} contradicts itself", fact, ANOTHER_FILE)
+
+
 def unsupported(where: Any, what: str, why: str, remedy: str = "") -> UnsupportedModelError:
     """The one way something in a model is turned down; `where` has a `path`."""
+    remedy = remedy or "take another file of the same model, or another model"
     return UnsupportedModelError(f"{what} of {where.path} is not served", why, remedy)

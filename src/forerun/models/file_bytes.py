@@ -41,6 +41,13 @@ class TensorInfo:
         """Bytes of one step along the slowest dimension."""
         return self.num_bytes // self.num_rows
 
+    def place(self, first: int, num_bytes: int) -> int:
+        """Where in the file `num_bytes` from row `first` on begin. ValueError if the tensor has not so many."""
+        start = first * self.row_bytes
+        if not 0 <= start <= self.num_bytes - num_bytes:
+            raise ValueError(f"{num_bytes} bytes from row {first} on are more than tensor {self.name} has")
+        return self.offset + start
+
 
 class FileBytes:
     """An open regular file. `size` is its size when it was opened.
@@ -120,4 +127,5 @@ class FileBytes:
         return len(piece)
 
     def _unreadable(self, error: OSError | ValueError) -> FileFormatError:
-        return FileFormatError(f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}")
+        fact = f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        return FileFormatError(fact, "", "check the path and the disk")

@@ -62,7 +62,8 @@ class GGUFFile:
         """The model family, such as "llama" or "qwen2"."""
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str) or not name:
-            raise FileFormatError(f"{self.path} does not name its architecture", "general.architecture is missing")
+            fact = f"{self.path} does not name its architecture"
+            raise FileFormatError(fact, "general.architecture is missing", "take another file of the same model")
         return name
 
     @cached_property
@@ -93,11 +94,9 @@ class GGUFFile:
         """Fill `data` (uint8, contiguous) with the tensor's stored bytes from row `first` on: `raw` without an array of
         its own, for who reads many pieces one after another."""
         info = self._info(name)
-        start = first * info.row_bytes
-        if not 0 <= start <= info.num_bytes - data.nbytes:
-            raise ValueError(f"{data.nbytes} bytes from row {first} on are more than tensor {name} has")
+        start = info.place(first, data.nbytes)
         if data.nbytes:
-            self._files[info.shard].read_into(data.data.cast("B"), info.offset + start)
+            self._files[info.shard].read_into(data.data.cast("B"), start)
 
     def dequantise(self, name: str) -> np.ndarray:
         """The tensor as float32 [*shape], through the `gguf` package's reference kernels."""
@@ -160,7 +159,8 @@ def open_gguf(path: str | Path) -> GGUFFile:
         for file in files:
             file.close()
         if isinstance(error, OSError) and not isinstance(error, ForerunError):
-            raise FileFormatError(f"{path} cannot be read: {error.strerror or error}") from error
+            fact = f"{path} cannot be read: {error.strerror or error}"
+            raise FileFormatError(fact, "", "check the path and the disk") from error
         raise
 
 

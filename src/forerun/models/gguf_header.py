@@ -21,6 +21,7 @@ import numpy as np
 
 from forerun.errors import FileFormatError, UnsupportedModelError
 from forerun.models.file_bytes import FileBytes, TensorInfo
+from forerun.models.gguf_shards import JOIN
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -40,7 +41,7 @@ SCALARS: Mapping[int, np.dtype[Any]] = {
         strict=True,
     )
 }
-JOIN = "; if it is one piece of a file that was cut up, join all pieces: cat PIECE1 PIECE2 ... > WHOLE.gguf"
+PIECES = f"; if it is one piece of a file that was cut up, join all pieces: {JOIN}"
 WINDOW = 1 << 16
 """Bytes of the file held while its header is walked."""
 
@@ -232,7 +233,7 @@ def read_tensors(
             raise cursor.broken(f"tensor {info.name} overlaps the tensor before it")
         end = info.offset + info.num_bytes
         if end > cursor.size:
-            raise cursor.broken(f"tensor {info.name} ends at byte {end:,}, past the end of the file", JOIN)
+            raise cursor.broken(f"tensor {info.name} ends at byte {end:,}, past the end of the file", PIECES)
     return tensors
 
 

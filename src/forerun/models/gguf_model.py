@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from forerun.errors import FileFormatError
-from forerun.models.decoder_model import DecoderModel, Names, is_off, unsupported
+from forerun.models.decoder_model import ANOTHER_FILE, DecoderModel, Names, contradiction, is_off, unsupported
 from forerun.models.gguf import GGUFFile
 from forerun.models.gguf_families import (
     FAMILIES,
@@ -58,7 +58,7 @@ def read_model(file: GGUFFile) -> DecoderModel:
     num_kv_heads = number(file, "attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         fact = f"{num_heads} query heads cannot share {num_kv_heads} key and value heads"
-        raise FileFormatError(f"{file.path} contradicts itself", fact)
+        raise contradiction(file, fact)
     windows = _windows(file, family, num_layers)
     ropes, layer_ropes = read_ropes(file, family, num_rotated, windows)
     embedding_scale = float(np.sqrt(hidden_size)) if family.scales_embedding else real(file, "embedding_scale", 1.0)
@@ -117,15 +117,17 @@ def _refuse_unknown(file: GGUFFile, family: Family) -> None:
 def _embedding(file: GGUFFile, num_layers: int) -> tuple[int, int]:
     """(rows, width) of the embedding, after a look at the number of blocks."""
     if EMBEDDING not in file.tensors:
-        raise FileFormatError(f"{file.path} has no token embedding", f"{EMBEDDING} is missing")
+        raise FileFormatError(f"{file.path} has no token embedding", f"{EMBEDDING} is missing", ANOTHER_FILE)
     blocks = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
     if len(blocks) != num_layers:
-        raise FileFormatError(f"{file.path} contradicts itself", f"block_count is {num_layers}, blocks: {len(blocks)}")
+        raise contradiction(file, f"block_count is {num_layers}, blocks: {len(blocks)}")
     shape = file.tensors[EMBEDDING].shape
     if len(shape) != 2:
-        raise FileFormatError(f"tensor {EMBEDDING} of {file.path} has shape {list(shape)}", "it is no matrix")
+        raise FileFormatError(
+            f"tensor {EMBEDDING} of {file.path} has shape {list(shape)}", "it is no matrix", ANOTHER_FILE
+        )
     if number(file, "embedding_length") != shape[1]:
-        raise FileFormatError(f"{file.path} contradicts itself", f"embedding_length is not {shape[1]}")
+        raise contradiction(file, f"embedding_length is not {shape[1]}")
     return shape
 
 
@@ -157,7 +159,7 @@ def _windows(file: GGUFFile, family: Family, num_layers: int) -> tuple[int, ...]
     if isinstance(pattern, list):
         if len(pattern) != num_layers or not all(isinstance(is_local, (bool, int)) for is_local in pattern):
             fact = f"{file.path} has no valid {file.architecture}.{PATTERN}"
-            raise FileFormatError(fact, f"a truth value is needed for each of {num_layers} layers")
+            raise FileFormatError(fact, f"a truth value is needed for each of {num_layers} layers", ANOTHER_FILE)
         return tuple(window if is_local else 0 for is_local in pattern)
     period = number(file, PATTERN, family.period)
     return tuple(window if layer % period < period - 1 else 0 for layer in range(num_layers))

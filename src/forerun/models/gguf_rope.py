@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from forerun.errors import FileFormatError
-from forerun.models.decoder_model import Rope, unsupported, yarn_scale
+from forerun.models.decoder_model import ANOTHER_FILE, Rope, unsupported, yarn_scale
 from forerun.models.gguf import GGUFFile
 from forerun.models.gguf_families import FINETUNED, LOCAL_BASE, Family
 from forerun.models.gguf_values import number, real
@@ -52,7 +52,7 @@ def _rope(file: GGUFFile, num_rotated: int) -> Rope:
     factors = {name: _factors(file, name, num_rotated) for name in FACTORS if name in file.tensors}
     long, short = factors.get(LONG_FACTORS, ()), factors.get(SHORT_FACTORS, ())
     if bool(long) != bool(short):
-        raise FileFormatError(f"{file.path} lacks 1 tensor", SHORT_FACTORS if long else LONG_FACTORS)
+        raise FileFormatError(f"{file.path} lacks 1 tensor", SHORT_FACTORS if long else LONG_FACTORS, ANOTHER_FILE)
     own = factors.get(ROPE_FACTORS)
     if long and own is None:
         if kind == "yarn":
@@ -66,7 +66,8 @@ def _rope(file: GGUFFile, num_rotated: int) -> Rope:
         return Rope(base, num_rotated, "linear", factor, original, scale, factors=own)
     if kind == "yarn":
         if base <= 1:
-            raise FileFormatError(f"{file.path} has no valid {arch}.rope.freq_base", f"found {base!r}, with yarn")
+            fact = f"{file.path} has no valid {arch}.rope.freq_base"
+            raise FileFormatError(fact, f"found {base!r}, with yarn", ANOTHER_FILE)
         all_dims = real(file, f"{where}yarn_log_multiplier", 0.0, may_be_off=True)
         fast = real(file, f"{where}yarn_beta_fast", 32.0)
         slow = real(file, f"{where}yarn_beta_slow", 1.0)
@@ -82,8 +83,10 @@ def _factors(file: GGUFFile, name: str, num_rotated: int) -> tuple[float, ...]:
     """The divisors of the rotary frequencies that a tensor holds."""
     num_factors = prod(file.tensors[name].shape)
     if num_factors != num_rotated // 2:
-        raise FileFormatError(f"{file.path} has {num_factors} rotary factors", f"{num_rotated // 2} are needed: {name}")
+        fact = f"{file.path} has {num_factors} rotary factors"
+        raise FileFormatError(fact, f"{num_rotated // 2} are needed: {name}", ANOTHER_FILE)
     values = file.dequantise(name).reshape(-1)
     if not (np.isfinite(values) & (values > 0)).all():
-        raise FileFormatError(f"{file.path} has rotary factors that are no positive numbers", f"tensor {name}")
+        fact = f"{file.path} has rotary factors that are no positive numbers"
+        raise FileFormatError(fact, f"tensor {name}", ANOTHER_FILE)
     return tuple(values.tolist())

@@ -20,6 +20,7 @@ _PIECE = re.compile(
     r"(?:\.gguf)?",
     re.IGNORECASE | re.DOTALL,
 )
+JOIN = "cat PIECE1 PIECE2 ... > WHOLE.gguf"
 _SAME = ("split.count", "split.tensors.count", "general.architecture", "general.name", "general.file_type")
 """Keys that shards of one model agree about, where they have them."""
 
@@ -103,7 +104,7 @@ def piece_error(path: Path, why: str) -> FileFormatError:
     return FileFormatError(
         f"{path} looks like one piece of a file that was cut up, and cannot be read by itself",
         why,
-        "join all pieces in their order: cat PIECE1 PIECE2 ... > WHOLE.gguf",
+        f"join all pieces in their order: {JOIN}",
     )
 
 

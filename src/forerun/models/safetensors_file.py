@@ -34,11 +34,7 @@ class SafetensorsFile:
 
     def read_into(self, buffer: memoryview, name: str, first: int = 0) -> None:
         """Fill `buffer` with the tensor's bytes from row `first` on. FileFormatError if the file was cut meanwhile."""
-        tensor = self.tensors[name]
-        start = first * tensor.row_bytes
-        if not 0 <= start <= tensor.num_bytes - len(buffer):
-            raise ValueError(f"{len(buffer)} bytes from row {first} on are more than tensor {name} has")
-        self._file.read_into(buffer, tensor.offset + start)
+        self._file.read_into(buffer, self.tensors[name].place(first, len(buffer)))
 
     def close(self) -> None:
         """Close the file."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from forerun.errors import FileFormatError, UnsupportedModelError
+from forerun.models.decoder_model import ANOTHER_FILE
 from forerun.models.file_bytes import TensorInfo
 from forerun.models.safetensors_file import SafetensorsFile, open_safetensors, parse_object
 
@@ -23,12 +24,11 @@ IGNORED = ".rotary_emb.inv_freq"
 
 class TransformersFiles:
     """An open directory. `config` is config.json's object, `tensors` maps names to their places. Use it as a context
-    manager, or `close` it. One buffer serves all reading: what `raw` gave is overwritten by the next call."""
+    manager, or `close` it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: list[SafetensorsFile] = []
-        self._buffer = np.empty(0, dtype=np.uint8)
         self.config: Mapping[str, Any] = _read_json(path / "config.json")
         try:
             self._places = self._open()
@@ -44,15 +44,6 @@ class TransformersFiles:
         """Every file of weights."""
         return tuple(file.path for file in self._files)
 
-    def raw(self, name: str) -> np.ndarray:
-        """The stored bytes of a tensor: uint8 [*shape[:-1], bytes per innermost row], until the next call."""
-        info = self.tensors[name]
-        if len(self._buffer) < info.num_bytes:
-            self._buffer = np.empty(info.num_bytes, dtype=np.uint8)
-        data = self._buffer[: info.num_bytes]
-        self.read_into(data, name)
-        return data.reshape(*info.shape[:-1], -1)
-
     def read_into(self, data: np.ndarray, name: str, first: int = 0) -> None:
         """Fill `data` (uint8, contiguous) with the tensor's stored bytes from row `first` on."""
         if data.nbytes:
@@ -60,7 +51,9 @@ class TransformersFiles:
 
     def dequantise(self, name: str) -> np.ndarray:
         """The tensor as float32 [*shape]; it must be F32, F16 or BF16."""
-        info, data = self.tensors[name], self.raw(name)
+        info = self.tensors[name]
+        data = np.empty(info.num_bytes, dtype=np.uint8)
+        self.read_into(data, name)
         if info.type_name == "BF16":
             wide = data.view("<u2").astype(np.uint32) << 16
             return wide.view(np.float32).reshape(info.shape)
@@ -96,12 +89,13 @@ class TransformersFiles:
             raise FileFormatError(f"{self.path / INDEX} has no weight_map of names", "", "fetch the file again")
         names = sorted(set(index.values()))
         if len(names) > MAX_SHARDS:
-            raise FileFormatError(f"{self.path / INDEX} names {len(names)} files", f"at most {MAX_SHARDS} are served")
+            raise FileFormatError(
+                f"{self.path / INDEX} names {len(names)} files", f"at most {MAX_SHARDS} are served", ANOTHER_FILE
+            )
         for name in names:
             if not name or Path(name).name != name or "\\" in name or "\0" in name or name in (".", ".."):
-                raise FileFormatError(
-                    f"{self.path / INDEX} names the file {name!r}"[:300], "which is no name of a shard"
-                )
+                fact = f"{self.path / INDEX} names the file {name!r}"[:300]
+                raise FileFormatError(fact, "which is no name of a shard", ANOTHER_FILE)
             if not os.path.isfile(self.path / name):  # noqa: PTH113 - no name is too long or too odd for it
                 raise FileFormatError(f"{self.path} lacks the shard {name}", f"{INDEX} names it", "fetch it again")
         shards = {name: self._opened(name) for name in names}
@@ -127,10 +121,14 @@ class TransformersFiles:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise FileFormatError(f"{path} has more than {MAX_JSON_BYTES:,} bytes", "it is no such file")
+            raise FileFormatError(
+                f"{path} has more than {MAX_JSON_BYTES:,} bytes", "no model says so much", ANOTHER_FILE
+            )
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise FileFormatError(f"there is no {path}", "the directory is no transformers model") from None
+        raise FileFormatError(
+            f"there is no {path}", "the directory is no transformers model", "give one that has it, or a .gguf file"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} cannot be read: {error}", "", "fetch the file again") from error
     return parse_object(text, str(path))

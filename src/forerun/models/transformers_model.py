@@ -15,9 +15,18 @@ from forerun.models.config_families import (
     KEYS,
     ConfigFamily,
 )
-from forerun.models.config_rope import read_ropes
+from forerun.models.config_rope import read_ropes, rotating_layers
 from forerun.models.config_values import Config
-from forerun.models.decoder_model import Activation, DecoderModel, Names, check_layers, is_off, unsupported
+from forerun.models.decoder_model import (
+    ANOTHER_FILE,
+    Activation,
+    DecoderModel,
+    Names,
+    check_layers,
+    contradiction,
+    is_off,
+    unsupported,
+)
 from forerun.models.transformers_files import TransformersFiles
 
 SERVED = f"served: transformers directories of {', '.join(family.architecture for family in CONFIG_FAMILIES.values())}"
@@ -40,7 +49,7 @@ def read_config(files: TransformersFiles) -> DecoderModel:
     num_kv_heads = config.whole("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         fact = f"{num_heads} query heads cannot share {num_kv_heads} key and value heads"
-        raise FileFormatError(f"{config.path} contradicts itself", fact)
+        raise contradiction(config, fact)
     num_layers = config.whole("num_hidden_layers")
     check_layers(files, num_layers)
     windows = _windows(config, num_layers)
@@ -53,7 +62,7 @@ def read_config(files: TransformersFiles) -> DecoderModel:
         attention_scale = config.real("attention_multiplier", 1.0)
     is_tied = HEAD not in files.tensors
     if is_tied and not config.flag("tie_word_embeddings"):
-        raise FileFormatError(f"{files.path} lacks 1 tensor", f"{HEAD}, for its embeddings are not tied")
+        raise FileFormatError(f"{files.path} lacks 1 tensor", f"{HEAD}, for its embeddings are not tied", ANOTHER_FILE)
     return DecoderModel(
         family=model_type,
         names=Names(EMBEDDING, HEAD, FINAL_NORM, "model.layers.{}.", family.parts),
@@ -125,12 +134,10 @@ def _windows(config: Config, num_layers: int) -> tuple[int, ...]:
     if kind in ("qwen2", "qwen3"):
         first = config.values.get("max_window_layers")
         if type(first) is not int:
-            raise FileFormatError(f"{config.path} has no valid max_window_layers", f"found {first!r}")
+            raise config.invalid("max_window_layers", f"found {first!r}"[:200])
         default = [layer >= first for layer in range(num_layers)]
     elif kind == "smollm3":
-        interval = config.whole("no_rope_layer_interval", 4)
-        rotates = [int((layer + 1) % interval != 0) for layer in range(num_layers)]
-        default = [not one for one in config.layers("no_rope_layers", num_layers, rotates)]
+        default = [not rotates for rotates in rotating_layers(config, num_layers)]
     words = ["sliding_attention" if is_local else "full_attention" for is_local in default]
     types = config.layers("layer_types", num_layers, words)
     odd = [one for one in types if one not in ("sliding_attention", "full_attention")]

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from forerun import _native
+from forerun.checks import shown
 from forerun.errors import InputError, ParameterError
+
+QUANTISATIONS = ("q4", "q8_0", "bf16")
+"""What the native runtime can round float weights to while it loads them."""
 
 
 def check_environment() -> None:
@@ -18,6 +22,12 @@ def check_environment() -> None:
         _native.num_threads()
     except RuntimeError as error:
         raise InputError(str(error), "it was set in the environment", "unset it, and the best is chosen") from error
+
+
+def check_quantisation(name: str) -> None:
+    """Refuse a form to round weights to that is none."""
+    if name not in QUANTISATIONS:
+        raise ParameterError("quantize", f"{shown(name)} is not allowed", f"one of {', '.join(QUANTISATIONS)}")
 
 
 def chosen_context(own: int | None, wanted: int | None) -> int | None:

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forerun.checks import shown
 from forerun.errors import ForerunError, MissingDependencyError, ParameterError, UnsupportedModelError
-from forerun.runtime.limits import check_environment
+from forerun.runtime.limits import check_environment, check_quantisation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from forerun.runtime.base import Model
 
 RUNTIMES = ("auto", "native", "torch")
-QUANTISATIONS = ("q4", "q8_0", "bf16")
-"""What the native runtime can round float weights to while it loads them."""
 
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "C:/Windows/System32/nvcuda.dll")
 """What is there where a device driver is: without one torch need not be asked (and imported)."""
@@ -92,8 +89,8 @@ def choose(
     """
     if runtime not in RUNTIMES:
         raise ParameterError("runtime", f"{runtime!r} is not allowed", f"one of {', '.join(RUNTIMES)}")
-    if quantize is not None and quantize not in QUANTISATIONS:
-        raise ParameterError("quantize", f"{shown(quantize)} is not allowed", f"one of {', '.join(QUANTISATIONS)}")
+    if quantize is not None:
+        check_quantisation(quantize)
     is_torch, reason, rounds = runtime == "torch", "", requantise or quantize is not None
     if runtime == "auto":
         is_torch = (kind != "gguf" and not rounds) or dtype != "auto" or runs_on_accelerator(device)

@@ -90,7 +90,7 @@ void multiply_many(const Format& format, Pool& pool) {
   const size_t K = 256, outputs = 16 * 9 + 5, num_rows = 19;
   const auto stored = random_stored(format, outputs, K, 0);
   const Matrix as_stored = Matrix::pack(format.stored, stored.data(), outputs, K, nullptr, pool);
-  const Matrix rounded = Matrix::requantise(format.stored, stored.data(), outputs, K, nullptr, pool);
+  const Matrix rounded = Matrix::round(Rounding::kQ4, format.stored, stored.data(), outputs, K, nullptr, pool);
   const std::vector<float> x = random_rows(num_rows, K, 0);
   for (const Matrix* matrix : {&as_stored, &rounded}) {
     Activations activations(num_rows, K);

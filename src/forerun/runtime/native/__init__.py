@@ -1,8 +1,8 @@
 """The native runtime: GGUF files and transformers directories on a CPU, without torch.
 
-Weights are quantised as they are stored, or rounded at load. description.py (what a model's files become, as data),
-rotary.py, load.py (checks, then weights), model.py (NativeModel). The work is done by forerun._native, compiled from
-csrc/.
+Weights are quantised as they are stored, or rounded at load. description.py (what a model's files become, as data) and
+rotary.py, load.py (checks, then weights) with pieces.py and kept_weights.py, model.py (NativeModel). The work is done
+by forerun._native, compiled from csrc/.
 """
 
 from __future__ import annotations

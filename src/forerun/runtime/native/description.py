@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from forerun.errors import FileFormatError
-from forerun.models.decoder_model import DecoderModel, check_sizes, halves_apart, unsupported
+from forerun.models.decoder_model import ANOTHER_FILE, DecoderModel, check_sizes, halves_apart, unsupported
 from forerun.models.gguf import GGUFFile
 from forerun.models.gguf_families import FAMILIES
 from forerun.models.gguf_model import is_known, read_model
@@ -27,27 +27,6 @@ SERVED_TYPES = (
 """Types that weights may be stored in: what csrc/weights/stored.cpp reads."""
 
 SERVED = f"served: GGUF files of {', '.join(FAMILIES)} with weights in {', '.join(SERVED_TYPES)}"
-
-
-class TensorPlace(Protocol):
-    """A stored tensor, unread: `shape` slowest dimension first."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def type_name(self) -> str: ...
-    @property
-    def num_bytes(self) -> int: ...
-
-
-class ModelFiles(Protocol):
-    """What weights are read from: a GGUF file or a transformers directory."""
-
-    @property
-    def tensors(self) -> Mapping[str, TensorPlace]: ...
-    def raw(self, name: str) -> np.ndarray: ...
-    def dequantise(self, name: str) -> np.ndarray: ...
-    def read_into(self, data: np.ndarray, name: str, first: int = 0) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +70,8 @@ class Description:
 
 
 def describe(files: GGUFFile | TransformersFiles) -> Description:
-    """Everything about a model but its weights; what is not served or does not fit together is refused here."""
+    """Everything about a model but its weights. UnsupportedModelError names what is not served, FileFormatError what
+    does not fit together."""
     if isinstance(files, TransformersFiles):
         model, ignored = read_config(files), frozenset[str]()
     else:
@@ -104,9 +84,8 @@ def describe(files: GGUFFile | TransformersFiles) -> Description:
         info = files.tensors[name]
         wanted = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
         if info.shape != wanted:
-            raise FileFormatError(
-                f"tensor {name} of {files.path} has shape {list(info.shape)}", f"its metadata says {list(wanted)}"
-            )
+            fact = f"tensor {name} of {files.path} has shape {list(info.shape)}"
+            raise FileFormatError(fact, f"its metadata says {list(wanted)}", ANOTHER_FILE)
         served = FLOAT_TYPES if isinstance(files, TransformersFiles) else SERVED_TYPES
         if info.type_name not in served:
             remedy = SERVED if served is SERVED_TYPES else f"{SERVED_DIRECTORIES}, in {', '.join(FLOAT_TYPES)}"
@@ -129,7 +108,8 @@ def _places(
         wanted |= _layer(model, layer)
     missing = sorted(set(wanted) - set(files.tensors))
     if missing:
-        raise FileFormatError(f"{files.path} lacks {len(missing)} tensors", f"the first is {missing[0]}")
+        fact = f"{files.path} lacks {len(missing)} tensors"
+        raise FileFormatError(fact, f"the first is {missing[0]}", ANOTHER_FILE)
     surplus = sorted(set(files.tensors) - set(wanted) - ignored)
     if surplus:
         raise unsupported(files, f"tensor {surplus[0]}", "no part of the model takes it")
@@ -157,8 +137,3 @@ def _layer(model: DecoderModel, layer: int) -> dict[str, tuple[Placed, ...]]:
             if places:
                 found[f"{model.names.layer.format(layer)}{part}{ending}"] = tuple(places)
     return found
-
-
-def matrix_names(description: Description) -> list[str]:
-    """Stored names of all matrices."""
-    return [name for name, parts in description.tensors.items() if parts[0].is_matrix]

@@ -1,11 +1,10 @@
-"""Repacked weights, kept on disk so that the next start maps them instead of packing anew. Off unless
-FORERUN_WEIGHTS_CACHE is set.
+"""Kept weights: repacked matrices on disk, which the next start maps instead of packing anew.
 
-FORERUN_HOME/weights/KEY.packed: magic, length of the header, its sha256, the header (JSON: source, matrices), then each
-matrix from a multiple of 64 bytes on. KEY covers the model's bytes by samples, size and modification time, how they
-were packed, and the compiled module, so that nothing is ever out of date, only unused. A file appears whole or not at
-all; what does not fit is packed and kept again. A file that is cut while it is mapped reads as zeros, and the pass that
-met them fails.
+Off unless FORERUN_WEIGHTS_CACHE is set. FORERUN_HOME/weights/KEY.packed: magic, length of the header, its sha256, the
+header (JSON: source, build, size, matrices), then each matrix from a multiple of 64 bytes on. KEY covers size and
+modification time of the model's files, the first row of every matrix, how matrices were packed, and the compiled
+module: what does not fit any more is not found. A file appears whole or not at all. One that is cut while it is mapped
+reads as zeros, and the pass that met them fails.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ if TYPE_CHECKING:
     from forerun._native import Decoder
     from forerun.models.gguf import GGUFFile
     from forerun.models.transformers_files import TransformersFiles
+    from forerun.runtime.native.description import Placed
 
 VARIABLE = "FORERUN_WEIGHTS_CACHE"
 
-Wanted: TypeAlias = tuple[str, str, "np.ndarray | None", int]
-"""A matrix of the decoder: the tensor it comes from, its own name, the row of each output (None: in order), outputs."""
+Wanted: TypeAlias = tuple[str, "Placed"]
+"""A matrix of the decoder, and before it the tensor that it comes from."""
 
 _MAGIC = b"forerun1"
 _FRONT = len(_MAGIC) + 8 + hashlib.sha256().digest_size
@@ -70,16 +70,16 @@ class KeptWeights:
         for path in files.paths:
             status = path.stat()
             digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
-        for name, own, order, num_outputs in wanted:
+        for name, part in wanted:
             info = files.tensors[name]
-            digest.update(f"{name} {info.type_name} {info.shape} {own} {num_outputs}".encode())
-            if order is not None:
-                digest.update(order.tobytes())
+            digest.update(f"{name} {info.type_name} {info.shape} {part.name} {part.shape}".encode())
+            if part.order is not None:
+                digest.update(part.order.tobytes())
             row = np.empty(info.row_bytes, np.uint8)
             files.read_into(row, name, 0)
             digest.update(row.tobytes())
         path = home() / "weights" / f"{digest.hexdigest()[:32]}.packed"
-        return cls(path, files.path, tuple(own for _, own, *_ in wanted))
+        return cls(path, files.path, tuple(part.name for _, part in wanted))
 
     def attach(self, decoder: Decoder) -> bool:
         """Give `decoder` its matrices as they are kept; False where not just these are there, or where the file is

@@ -9,22 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from forerun import _native
 from forerun.errors import FileFormatError, ModelError, ParameterError
-from forerun.models.decoder_model import unsupported
+from forerun.models.decoder_model import ANOTHER_FILE, unsupported
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.models.gguf_shards import is_split_model
 from forerun.models.transformers_files import TransformersFiles
-from forerun.runtime.limits import check_environment, check_head_ids, check_head_rows, chosen_context
+from forerun.runtime.limits import (
+    check_environment,
+    check_head_ids,
+    check_head_rows,
+    check_quantisation,
+    chosen_context,
+)
 from forerun.runtime.native import kept_weights
 from forerun.runtime.native.description import FLOAT_TYPES, SERVED, Description, Placed, describe
 from forerun.runtime.native.model import NativeModel
 from forerun.runtime.native.pieces import Piece, cut, read
-from forerun.runtime.select import QUANTISATIONS
 from forerun.types import Capabilities
 
 if TYPE_CHECKING:
@@ -140,7 +145,7 @@ class _Checked:
         """Give the decoder its weights: matrices that were kept packed are mapped, all else is read."""
         advance: Callable[[int], None] = progress.advance if progress is not None else lambda _: None
         wanted = self._wanted()
-        kept = kept_weights.KeptWeights.of(self.files, wanted, self._packing()) if kept_weights.is_wanted() else None
+        kept = self._kept(wanted) if kept_weights.is_wanted() else None
         is_kept = kept is not None and kept.attach(self.decoder)
         for name, parts in self.description.tensors.items():
             if not parts[0].is_matrix:
@@ -148,11 +153,13 @@ class _Checked:
             if is_kept or not parts[0].is_matrix:
                 advance(self.files.tensors[name].num_bytes)
         if not is_kept:
-            self._read([piece for one in wanted for piece in self._pieces(*one)], advance)
+            self._read([piece for stored_name, part in wanted for piece in self._pieces(stored_name, part)], advance)
         try:
             self.decoder.finish()
         except ValueError as error:
-            raise FileFormatError(f"{self.files.path} cannot be decoded with", str(error)) from error
+            raise FileFormatError(
+                f"the weights of {self.files.path} are no decoder", str(error), ANOTHER_FILE
+            ) from error
         if kept is None or is_kept:
             return
         try:
@@ -162,20 +169,21 @@ class _Checked:
                 progress.note(f"repacked weights were not kept: {error.fact}")
 
     def _wanted(self) -> list[kept_weights.Wanted]:
-        """Every matrix of the decoder: (tensor, its name in the decoder, row of each output or None, outputs)."""
-        wanted: list[kept_weights.Wanted] = []
+        """Every matrix of the decoder, the head cut to what was asked for."""
+        width, wanted = self.description.model.hidden_size, list[kept_weights.Wanted]()
         for name, parts in self.description.tensors.items():
             if not parts[0].is_matrix:
                 continue
-            wanted += [(name, part.name, part.order, part.shape[0]) for part in parts if part.name != "head"]
+            wanted += [(name, part) for part in parts if part.name != "head"]
             has_own_head = self.description.model.is_tied and self.head_ids is not None
             if parts[0].name == "head" or (parts[0].name == "embedding" and has_own_head):
-                wanted.append((name, "head", self.head_ids, self.num_head_rows))
+                wanted.append((name, Placed("head", (self.num_head_rows, width), self.head_ids)))
         return wanted
 
-    def _packing(self) -> dict[str, Any]:
-        """What else decides how matrices are packed."""
-        return {"requantise": self.requantise, "quantize": self.quantize}
+    def _kept(self, wanted: Sequence[kept_weights.Wanted]) -> kept_weights.KeptWeights:
+        """Where these matrices are kept, or would be."""
+        rounding = {"requantise": self.requantise, "quantize": self.quantize}
+        return kept_weights.KeptWeights.of(self.files, wanted, rounding)
 
     def _set_vectors(self, name: str, parts: Sequence[Placed]) -> None:
         values, offset = self.files.dequantise(name), np.float32(self.description.model.norm_offset)
@@ -183,18 +191,18 @@ class _Checked:
             own = values[: part.shape[0]] if part.order is None else values[part.order]
             self.decoder.set_vector(part.name, own + offset if part.name.endswith("norm") else own)
 
-    def _pieces(self, stored_name: str, name: str, order: np.ndarray | None, num_outputs: int) -> Iterator[Piece]:
-        """Room for a matrix in the decoder, and what to read for it: output i is row order[i] of the tensor."""
+    def _pieces(self, stored_name: str, part: Placed) -> Iterator[Piece]:
+        """Room for a matrix in the decoder, and what to read for it."""
         info = self.files.tensors[stored_name]
         rounding = "q4" if self.requantise else "none"
         if self.quantize is not None and info.type_name in FLOAT_TYPES:
             rounding = self.quantize
         try:
-            matrix = _native.PackedMatrix(info.type_name, num_outputs, info.shape[-1], rounding)
-            self.decoder.set_matrix(name, matrix)
+            matrix = _native.PackedMatrix(info.type_name, part.shape[0], part.shape[1], rounding)
+            self.decoder.set_matrix(part.name, matrix)
         except ValueError as error:
             raise unsupported(self.files, f"tensor {stored_name}", str(error), SERVED) from error
-        return cut(matrix, stored_name, info.row_bytes, order)
+        return cut(matrix, stored_name, info.row_bytes, part.order)
 
     def _read(self, pieces: Sequence[Piece], advance: Callable[[int], None]) -> None:
         """Read and pack all pieces; `advance` hears of every byte of a tensor once."""
@@ -214,8 +222,7 @@ def _check_rounding(
     name = "requantise" if requantise else "quantize"
     matrices = [stored for stored, parts in description.tensors.items() if parts[0].is_matrix]
     if quantize is not None:
-        if quantize not in QUANTISATIONS:
-            raise ParameterError("quantize", f"{quantize!r} is not allowed"[:200], f"one of {', '.join(QUANTISATIONS)}")
+        check_quantisation(quantize)
         matrices = [stored for stored in matrices if files.tensors[stored].type_name in FLOAT_TYPES]
         if not matrices:
             fact = f"{files.path} holds no matrix of floats: its weights are quantised already"
