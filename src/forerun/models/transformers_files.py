@@ -44,6 +44,11 @@ class TransformersFiles:
         """Every file of weights."""
         return tuple(file.path for file in self._files)
 
+    @property
+    def stamps(self) -> tuple[tuple[int, int], ...]:
+        """(size, time of the last change in ns) of every file that is open, whatever its path leads to by now."""
+        return tuple(file.stamp for file in self._files)
+
     def raw(self, name: str) -> np.ndarray:
         """The stored bytes of a tensor: uint8 [*shape[:-1], bytes per innermost row], until the next call."""
         info = self.tensors[name]
@@ -103,7 +108,8 @@ class TransformersFiles:
                     f"{self.path / INDEX} names the file {name!r}"[:300], "which is no name of a shard"
                 )
             if not os.path.isfile(self.path / name):  # noqa: PTH113 - no name is too long or too odd for it
-                raise FileFormatError(f"{self.path} lacks the shard {name}", f"{INDEX} names it", "fetch it again")
+                fact = f"{self.path} lacks the shard {name[:200]}"
+                raise FileFormatError(fact, f"{INDEX} names it", "fetch it again")
         shards = {name: self._opened(name) for name in names}
         places: dict[str, SafetensorsFile] = {}
         for shard_name, shard in shards.items():
