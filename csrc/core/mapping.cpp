@@ -87,11 +87,11 @@ Mapping::Mapping(const std::string& path) : path_(path) {
   const auto failed = [&](const char* what) {
     return std::runtime_error(path + " cannot be " + what + ": " + std::strerror(errno));
   };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for its writer
   if (file < 0) throw failed("opened");
   struct stat status;
   void* data = MAP_FAILED;
-  if (fstat(file, &status) == 0 && status.st_size > 0)
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0)
     data = mmap(nullptr, size_t(status.st_size), PROT_READ, MAP_SHARED, file, 0);
   const std::runtime_error error = failed("mapped");
   close(file);

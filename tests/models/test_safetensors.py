@@ -158,6 +158,7 @@ def test_every_byte_of_a_header_may_be_wrong(tmp_path: Path) -> None:
         ({"weight_map": {"a": "/etc/passwd"}}, "no name of a shard"),
         ({"weight_map": {"a": ".."}}, "no name of a shard"),
         ({"weight_map": {"a": "absent.safetensors"}}, "lacks the shard absent.safetensors"),
+        ({"weight_map": {"a": "x" * 5000}}, r"lacks the shard x{200}\."),
         ({"weight_map": {"a": "s.safetensors", "z": "s.safetensors"}}, "lacks the tensor z"),
         ({"weight_map": {"z": "s.safetensors"}}, "holds the tensor a"),
     ],

@@ -130,12 +130,13 @@ def write_gguf(
     tensors: dict[str, np.ndarray | None] | None = None,
     types: dict[str, str] | None = None,
     with_tokenizer: bool = False,
+    tensors_per_shard: int = 0,
 ) -> Path:
     """Write `model` to `path`, matrices in `quantisation`, or tensor by tensor as `types` (file name -> type) says.
     `metadata` adds or, with None, drops keys of the architecture; `tensors` likewise. `with_tokenizer` adds the
-    byte-level one of tiny_gguf.py, for the model's vocabulary."""
+    byte-level one of tiny_gguf.py, for the model's vocabulary; `tensors_per_shard` splits the file."""
     keys = keys_of(model.config, architecture) | (metadata or {})
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_shard)
     for key, value in keys.items():
         add_value(writer, f"{architecture}.{key}", value)
     for name, value in tokenizer_metadata("gpt2", model.config.vocab_size).items() if with_tokenizer else ():

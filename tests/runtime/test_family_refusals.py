@@ -109,6 +109,7 @@ CONFIGS: list[tuple[str, dict[str, Any], type[ForerunError], str]] = [
     ("gemma3", {"layer_types": ["chunked_attention"] * 7}, UnsupportedModelError, "chunked_attention"),
     ("gemma3", {"use_bidirectional_attention": True}, UnsupportedModelError, "use_bidirectional_attention"),
     ("gemma3", {"rope_parameters": {"rope_type": "default"}}, UnsupportedModelError, "rope_parameters"),
+    ("gemma3", {"attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
     ("phi3, long", {"original_max_position_embeddings": 0}, FileFormatError, "original_max_position_embeddings"),
     ("smollm3", {"no_rope_layers": [1]}, FileFormatError, "no_rope_layers"),
 ]

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from tests.models.tiny_gguf import write_tiny_gguf
 
+from forerun import _native
 from forerun.errors import InputError, ModelError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.runtime.native import kept_weights, load_native_model
@@ -193,6 +195,38 @@ def test_what_other_builds_kept_of_the_same_file_is_removed(
     assert len(left & earlier) == 1
 
 
+def test_what_a_killed_process_began_to_write_is_removed(home: Path, file: Path) -> None:
+    """Not what another process may still be writing."""
+    home.mkdir(parents=True)
+    for name, age_s in (("abandoned.partial", 7200), ("fresh.partial", 60)):
+        (home / name).write_bytes(b"x")
+        changed = time.time() - age_s
+        os.utime(home / name, (changed, changed))
+    load_native_model(file)
+    assert [path.name for path in home.glob("*.partial")] == ["fresh.partial"]
+
+
+def test_a_file_replaced_after_it_was_opened_is_kept_as_what_was_opened(home: Path, file: Path, tmp_path: Path) -> None:
+    """Else the old weights would be kept under the new file's time."""
+    wanted: list[kept_weights.Wanted] = [("output.weight", "head", None, 600)]
+    with open_gguf(file) as opened:
+        before = kept_weights.KeptWeights.of(opened, wanted, {})
+        other = tmp_path / "other.gguf"
+        other.write_bytes(file.read_bytes() + bytes(32))
+        other.replace(file)
+        assert kept_weights.KeptWeights.of(opened, wanted, {}).path == before.path
+    with open_gguf(file) as opened:
+        assert kept_weights.KeptWeights.of(opened, wanted, {}).path != before.path
+
+
+def test_sources_of_relative_paths_are_noted_in_full(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that another build finds what to remove, wherever it is started."""
+    monkeypatch.chdir(file.parent)
+    load_native_model(Path(file.name))
+    [path] = kept(home)
+    assert header_of(path.read_bytes())["source"] == str(file)
+
+
 def test_a_disk_that_refuses_costs_a_note_and_nothing_else(home: Path, file: Path) -> None:
     notes: list[str] = []
 
@@ -252,6 +286,47 @@ with other.open("r+b") as opened:
     data[5000]
     print("after")
 """
+
+
+DIGEST = """
+import hashlib, sys
+from pathlib import Path
+import numpy as np
+from forerun.runtime.native import load_native_model
+from forerun.types import Span
+model = load_native_model(Path(sys.argv[1]))
+model.begin(0)
+print(hashlib.sha256(np.asarray(model.forward([Span(0, 0, (5, 9, 200, 17, 3), 5)]).matrix).tobytes()).hexdigest())
+"""
+
+
+def test_weights_kept_under_one_instruction_set_serve_all(home: Path, file: Path) -> None:
+    """And under any number of threads, in one file."""
+    ways = [{"FORERUN_ISA": isa, "FORERUN_THREADS": number} for isa in _native.usable_isas() for number in "12"]
+    done = [run(DIGEST, str(file), **way) for way in reversed(ways)]
+    assert all(one.returncode == 0 for one in done), done[0].stderr
+    found = {one.stdout for one in done} | {run(DIGEST, str(file), FORERUN_WEIGHTS_CACHE="0").stdout}
+    assert len(found) == len(kept(home)) == 1
+
+
+def test_processes_that_keep_the_same_weights_at_once(home: Path, file: Path) -> None:
+    command = [sys.executable, "-c", DIGEST, str(file)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    told = {process.communicate(timeout=300)[0] for process in started} | {run(DIGEST, str(file)).stdout}
+    assert len(told) == len(kept(home)) == 1
+    assert all(process.returncode == 0 for process in started)
+    assert not list(home.glob("*.partial"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not mapped there")
+def test_a_pipe_in_the_place_of_kept_weights_is_not_waited_for(home: Path, file: Path) -> None:
+    first = rows(load_native_model(file))
+    [path] = kept(home)
+    path.unlink()
+    os.mkfifo(path)
+    assert run(DIGEST, str(file)).returncode == 0
+    assert path.is_file()
+    assert np.array_equal(rows(load_native_model(file)), first)
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

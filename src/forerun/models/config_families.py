@@ -67,7 +67,7 @@ _GEMMA: dict[str, Any] = {
     "parts": _LAYER | _AROUND, "norms": (*NORMS_BEFORE, *NORMS_AFTER), "is_gemma": True,
     "keys": (
         "attention_bias", "hidden_activation", "query_pre_attn_scalar", "layer_types", "final_logit_softcapping",
-        "attn_logit_softcapping", "sliding_window_pattern", "sliding_window_size", "rope_local_base_freq",
+        "sliding_window_pattern", "sliding_window_size", "rope_local_base_freq",
     ),
 }  # fmt: skip
 _GEMMA_DEFAULTS: dict[str, Any] = {
@@ -86,7 +86,7 @@ CONFIG_FAMILIES: Mapping[str, ConfigFamily] = {
         defaults={**_QWEN, "head_dim": 128},
     ),
     "gemma2": ConfigFamily(
-        "Gemma2ForCausalLM", **_GEMMA,
+        "Gemma2ForCausalLM", **_GEMMA | {"keys": (*_GEMMA["keys"], "attn_logit_softcapping")},
         defaults={
             **_GEMMA_DEFAULTS, "max_position_embeddings": 8192, "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,

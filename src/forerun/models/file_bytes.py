@@ -50,7 +50,7 @@ class TensorInfo:
 
 
 class FileBytes:
-    """An open regular file. `size` is its size when it was opened.
+    """An open regular file. `size` is its size when it was opened, `stamp` that and the time of its last change (ns).
 
     Opening raises UnknownModelError (no such file), ModelError (no permission) or FileFormatError (a directory, a
     device, an unreadable disk).
@@ -73,7 +73,7 @@ class FileBytes:
         if not stat.S_ISREG(status.st_mode):
             what = "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is a device or a pipe"
             raise FileFormatError(f"{path} cannot be read: {what}", "", "give a regular file")
-        self.size = status.st_size
+        self.size, self.stamp = status.st_size, (status.st_size, status.st_mtime_ns)
 
     @property
     def closed(self) -> bool:

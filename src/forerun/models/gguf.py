@@ -58,6 +58,11 @@ class GGUFFile:
         return tuple(file.path for file in self._files)
 
     @property
+    def stamps(self) -> tuple[tuple[int, int], ...]:
+        """(size, time of the last change in ns) of every file that is open, whatever its path leads to by now."""
+        return tuple(file.stamp for file in self._files)
+
+    @property
     def architecture(self) -> str:
         """The model family, such as "llama" or "qwen2"."""
         name = self.metadata.get("general.architecture")

@@ -26,10 +26,11 @@ _AGAIN = "fetch the file again"
 
 
 class SafetensorsFile:
-    """An open safetensors file; `tensors` maps names to their places. Made by `open_safetensors`; close it."""
+    """An open safetensors file; `tensors` maps names to their places, `stamp` is as in FileBytes. Made by
+    `open_safetensors`; close it."""
 
     def __init__(self, file: FileBytes) -> None:
-        self.path, self._file = file.path, file
+        self.path, self.stamp, self._file = file.path, file.stamp, file
         self.tensors: Mapping[str, TensorInfo] = _read_header(file)
 
     def read_into(self, buffer: memoryview, name: str, first: int = 0) -> None:

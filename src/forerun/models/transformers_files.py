@@ -44,6 +44,11 @@ class TransformersFiles:
         """Every file of weights."""
         return tuple(file.path for file in self._files)
 
+    @property
+    def stamps(self) -> tuple[tuple[int, int], ...]:
+        """(size, time of the last change in ns) of every file that is open, whatever its path leads to by now."""
+        return tuple(file.stamp for file in self._files)
+
     def read_into(self, data: np.ndarray, name: str, first: int = 0) -> None:
         """Fill `data` (uint8, contiguous) with the tensor's stored bytes from row `first` on."""
         if data.nbytes:
@@ -97,7 +102,8 @@ class TransformersFiles:
                 fact = f"{self.path / INDEX} names the file {name!r}"[:300]
                 raise FileFormatError(fact, "which is no name of a shard", ANOTHER_FILE)
             if not os.path.isfile(self.path / name):  # noqa: PTH113 - no name is too long or too odd for it
-                raise FileFormatError(f"{self.path} lacks the shard {name}", f"{INDEX} names it", "fetch it again")
+                fact = f"{self.path} lacks the shard {name[:200]}"
+                raise FileFormatError(fact, f"{INDEX} names it", "fetch it again")
         shards = {name: self._opened(name) for name in names}
         places: dict[str, SafetensorsFile] = {}
         for shard_name, shard in shards.items():

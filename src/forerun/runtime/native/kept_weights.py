@@ -4,7 +4,8 @@ Off unless FORERUN_WEIGHTS_CACHE is set. FORERUN_HOME/weights/KEY.packed: magic,
 header (JSON: source, build, size, matrices), then each matrix from a multiple of 64 bytes on. KEY covers size and
 modification time of the model's files, the first row of every matrix, how matrices were packed, and the compiled
 module: what does not fit any more is not found. A file appears whole or not at all. One that is cut while it is mapped
-reads as zeros, and the pass that met them fails.
+reads as zeros, and the pass that met them fails. Weights themselves are not checked when they are mapped: that would
+read them all.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +43,8 @@ _MAGIC = b"forerun1"
 _FRONT = len(_MAGIC) + 8 + hashlib.sha256().digest_size
 _LINE, _PAGE = 64, 4096
 _MAX_HEADER = 64 << 20
+_ABANDONED_S = 3600.0
+"""Nobody writes any more to a file that did not change for so long."""
 
 
 def is_wanted() -> bool:
@@ -67,9 +71,8 @@ class KeptWeights:
     ) -> KeptWeights:
         """The place for the matrices `wanted` of `files`, rounded as `settings` say."""
         digest = hashlib.sha256(f"{_build()} {sorted(settings.items())}".encode())
-        for path in files.paths:
-            status = path.stat()
-            digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
+        for size, changed_ns in files.stamps:
+            digest.update(f"{size} {changed_ns}".encode())
         for name, part in wanted:
             info = files.tensors[name]
             digest.update(f"{name} {info.type_name} {info.shape} {part.name} {part.shape}".encode())
@@ -79,7 +82,7 @@ class KeptWeights:
             files.read_into(row, name, 0)
             digest.update(row.tobytes())
         path = home() / "weights" / f"{digest.hexdigest()[:32]}.packed"
-        return cls(path, files.path, tuple(part.name for _, part in wanted))
+        return cls(path, files.path.absolute(), tuple(part.name for _, part in wanted))
 
     def attach(self, decoder: Decoder) -> bool:
         """Give `decoder` its matrices as they are kept; False where not just these are there, or where the file is
@@ -146,7 +149,12 @@ def _front(header: bytes) -> bytes:
 
 
 def _remove_outdated(path: Path, source: Path) -> None:
-    """Remove what other builds of forerun kept of the same source: a gigabyte each that nobody will read again."""
+    """Remove what other builds of forerun kept of the same source, and what processes that were killed began to write:
+    a gigabyte each that nobody will read again."""
+    for begun in path.parent.glob("*.partial"):
+        with contextlib.suppress(OSError):
+            if time.time() - begun.stat().st_mtime > _ABANDONED_S:
+                begun.unlink()
     for other in path.parent.glob("*.packed"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             with other.open("rb") as file:
