@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import atheris
-
 MAX_CPU_S = 5.0
 """Processor time of one input, all threads together: wall time says little on a machine that others use too."""
 FINDINGS = Path(os.environ.get("FUZZ_FINDINGS", "findings"))
@@ -38,24 +36,29 @@ class ProportionError(BaseException):
 
 def main(one: Callable[[bytes], None], name: str) -> None:
     """Run `one` under libFuzzer, with the command line's options and corpus folders."""
-    FINDINGS.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGPROF, _late)
+    import atheris
 
-    def guarded(data: bytes) -> None:
-        signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
-        try:
-            one(data)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            if not _is_ours(error):
-                _report(error, data, name)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    atheris.Setup(sys.argv, guarded)
+    signal.signal(signal.SIGPROF, late)
+    atheris.Setup(sys.argv, lambda data: run(one, data, name) and None)
     atheris.Fuzz()
+
+
+def run(one: Callable[[bytes], None], data: bytes, name: str) -> str:
+    """`one` on one input: "fine", the name of an error of ours, or "finding", which is written down."""
+    signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)
+    try:
+        one(data)
+        return "fine"
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if _is_ours(error):
+            return type(error).__name__
+        _report(error, data, name)
+        return "finding"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def scratch(name: str) -> Path:
@@ -89,7 +92,8 @@ def use(model: Any, take: Any) -> None:
     model.free(0)
 
 
-def _late(*_: object) -> None:
+def late(*_: object) -> None:
+    """The signal that an input takes too long."""
     raise HangError(f"more than {MAX_CPU_S} s")
 
 
@@ -108,6 +112,7 @@ def _report(error: BaseException, data: bytes, name: str) -> None:
     if kind in _seen:
         return
     _seen.add(kind)
+    FINDINGS.mkdir(parents=True, exist_ok=True)
     stem = FINDINGS / f"{name}-{hashlib.sha256(kind.encode()).hexdigest()[:10]}"
     stem.with_suffix(".input").write_bytes(data)
     stem.with_suffix(".txt").write_text(kind + "\n" + "".join(traceback.format_exception(error))[-6000:])

@@ -105,7 +105,7 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
             where.real("beta_fast", 32.0), where.real("beta_slow", 1.0), where.flag("truncate", True),
         )  # fmt: skip
     short, long = (
-        np.float32(where.reals(f"{name}_factor", num_rotated // 2)).tolist() for name in ("short", "long")
+        np.asarray(where.reals(f"{name}_factor", num_rotated // 2), np.float32).tolist() for name in ("short", "long")
     )  # as transformers and GGUF files have them
     if factor > 1.0 and original < 2:
         raise config.invalid("original_max_position_embeddings", f"found {original}")

@@ -53,11 +53,6 @@ class GGUFFile:
         self._header_bytes = num_bytes
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """Every file, shard by shard."""
-        return tuple(file.path for file in self._files)
-
-    @property
     def stamps(self) -> tuple[tuple[int, int], ...]:
         """(size, time of the last change in ns) of every file that is open, whatever its path leads to by now."""
         return tuple(file.stamp for file in self._files)

@@ -40,11 +40,6 @@ class TransformersFiles:
         }
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """Every file of weights."""
-        return tuple(file.path for file in self._files)
-
-    @property
     def stamps(self) -> tuple[tuple[int, int], ...]:
         """(size, time of the last change in ns) of every file that is open, whatever its path leads to by now."""
         return tuple(file.stamp for file in self._files)
