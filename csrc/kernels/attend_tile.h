@@ -150,8 +150,13 @@ FORERUN_INLINE F32 only(F32 x, size_t first, size_t count) {
 void soften(float* scores, size_t hidden, size_t count, const float* value_steps, float* record, int16_t* weights,
             float* page_steps) {
   const size_t start = hidden / kLanes * kLanes, whole = count / kLanes * kLanes;
-  const size_t inside = (hidden + kLanes - 1) / kLanes * kLanes;  // blocks from here to `whole` are seen wholly
-  for (size_t i = start; i < hidden; ++i) scores[i] = scores[hidden];
+  const size_t inside = (hidden + kLanes - 1) / kLanes * kLanes;  // blocks from here on, up to `whole`, are seen wholly
+  const size_t num_inside = whole > inside ? whole - inside : 0;
+  if (hidden > 0) {
+    for (size_t i = start; i < hidden; ++i) scores[i] = scores[hidden];
+    for (size_t i = 0; i < start; ++i) weights[i] = 0;
+    for (size_t page = 0; page < hidden / kPageTokens; ++page) page_steps[page] = 0.0f;
+  }
   if (whole < count)  // lanes beyond the last position repeat a score, so that they do not matter for the largest
     for (size_t i = count; i < whole + kLanes; ++i) scores[i] = scores[hidden];
   F32 top = load(scores + start);
@@ -159,14 +164,12 @@ void soften(float* scores, size_t hidden, size_t count, const float* value_steps
   record[0] = largest(top);
   const F32 subtract = broadcast(record[0]);
   F32 total = zero();
-  for (size_t i = 0; i < start; ++i) weights[i] = 0;
-  for (size_t page = 0; page < hidden / kPageTokens; ++page) page_steps[page] = 0.0f;
   for (size_t page = hidden / kPageTokens; page * kPageTokens < count; ++page) {
     const size_t first = most(page * kPageTokens, start), end = least((page + 1) * kPageTokens, count);
     F32 page_total = zero(), page_top = zero();
     for (size_t i = first; i < end; i += kLanes) {
       F32 p = weight(load(scores + i) - subtract), w = p * load(value_steps + i);
-      if (i == whole || i < inside) {
+      if (i - inside >= num_inside) {
         const size_t before = hidden > i ? hidden - i : 0;
         p = only(p, before, count - i), w = only(w, before, count - i);
       }
