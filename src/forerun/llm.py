@@ -115,6 +115,7 @@ class LLM:
         params, grammar = self._prepare(params)
         with self._lock:
             self._check_open()
+            self._drop_orphans()
             choices: list[Choice] = []
             try:
                 for index in range(params.num_choices):
@@ -127,13 +128,13 @@ class LLM:
                         watch=reader.add,
                         constraints=() if grammar is None else [grammar.start()],
                     )
-                    self._outbox[sequence.sequence_id] = deque()
                     choices.append(Choice(sequence, reader, started))
+                self._outbox.update({choice.sequence.sequence_id: deque() for choice in choices})
+                return Stream(self, choices)
             except BaseException:
                 for choice in choices:
                     self._end(choice.sequence.sequence_id)
                 raise
-            return Stream(self, choices)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids a prompt stands for."""
@@ -220,8 +221,10 @@ class LLM:
         (for everybody) while there is none. "cancelled" once another thread has closed the stream or the LLM."""
         while True:
             with self._lock:
-                while self._dropped:
-                    self._end(self._dropped.popleft())
+                while self._dropped:  # taken off last: an interrupt in between must not lose it
+                    self._end(self._dropped[0])
+                    self._dropped.popleft()
+                self._drop_orphans()
                 boxes = [self._outbox.get(key) for key in sequence_ids]
                 filled = [box for box in boxes if box]
                 if filled:
@@ -233,6 +236,11 @@ class LLM:
                 for delta in deltas:
                     if delta.sequence_id in self._outbox:
                         self._outbox[delta.sequence_id].append((delta, now))
+
+    def _drop_orphans(self) -> None:
+        """End what the engine runs and nobody reads: requests that an interrupt caught between the two."""
+        for sequence_id in self.engine.sequence_ids - self._outbox.keys():
+            self.engine.cancel(sequence_id)
 
     def _end(self, sequence_id: int) -> None:
         with self._lock:

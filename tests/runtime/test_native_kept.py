@@ -20,6 +20,7 @@ from forerun import _native
 from forerun.errors import InputError, ModelError
 from forerun.models.gguf import GGUFFile, open_gguf
 from forerun.runtime.native import kept_weights, load_native_model
+from forerun.runtime.native.description import Placed
 from forerun.runtime.native.model import NativeModel
 from forerun.types import Span
 
@@ -208,7 +209,7 @@ def test_what_a_killed_process_began_to_write_is_removed(home: Path, file: Path)
 
 def test_a_file_replaced_after_it_was_opened_is_kept_as_what_was_opened(home: Path, file: Path, tmp_path: Path) -> None:
     """Else the old weights would be kept under the new file's time."""
-    wanted: list[kept_weights.Wanted] = [("output.weight", "head", None, 600)]
+    wanted: list[kept_weights.Wanted] = [("output.weight", Placed("head", (600, 256)))]
     with open_gguf(file) as opened:
         before = kept_weights.KeptWeights.of(opened, wanted, {})
         other = tmp_path / "other.gguf"

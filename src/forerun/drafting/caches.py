@@ -76,8 +76,9 @@ class DraftCaches:
 
     def free(self, key: int) -> None:
         """Let go of a text; unknown ones are ignored."""
-        if self._caches.pop(key, None) is not None:
+        if key in self._caches:
             self._model.free(key)
+            del self._caches[key]
 
     def _begin(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
         """A cache for a new text: forked from the one that shares most of it (choices of one prompt do)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping
 from collections.abc import Sequence as Seq
 from itertools import count
 from time import perf_counter
@@ -63,6 +63,7 @@ class Engine:
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
         self._prompts = SharedPrompts(target, self.scheduler)
+        self._ending: dict[int, Sequence] = {}  # ended, but not yet wholly let go of: an interrupt may come in between
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,11 @@ class Engine:
             self._finish(sequence, "cancelled")
 
     @property
+    def sequence_ids(self) -> KeysView[int]:
+        """Every request that is running or waiting."""
+        return self._sequences.keys()
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is running, waiting or still to be reported."""
         return not self._sequences and not self._unreported
@@ -127,6 +133,8 @@ class Engine:
     def step(self) -> list[Delta]:
         """One round for every sequence in the batch; returns what was committed."""
         start = perf_counter()
+        for sequence in list(self._ending.values()):
+            self._let_go(sequence)
         parts = self._batch()
         if not parts:
             return self._commit([], [], [], [])
@@ -275,11 +283,17 @@ class Engine:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
+        self._ending[sequence.sequence_id] = sequence
         self._sequences.pop(sequence.sequence_id, None)
+        self._let_go(sequence)
+
+    def _let_go(self, sequence: Sequence) -> None:
+        """Free all that an ended sequence holds. May be done again after it was interrupted."""
         self.scheduler.remove(sequence)
         sequence.processing.release()
         self.drafter.release(sequence.sequence_id)
         self._prompts.end(sequence)
+        self._ending.pop(sequence.sequence_id, None)
 
     def _charge(self, parts: list[Slice], draft_s: float, target_s: float, verify_s: float, host_s: float) -> None:
         """Split the pass's seconds evenly among its sequences."""
