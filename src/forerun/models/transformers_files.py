@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.errors import FileFormatError, UnsupportedModelError
+from forerun.errors import FileFormatError, ModelError, UnsupportedModelError
 from forerun.models.file_bytes import TensorInfo
 from forerun.models.safetensors_file import SafetensorsFile, open_safetensors, parse_object
 
@@ -137,6 +137,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise FileFormatError(f"there is no {path}", "the directory is no transformers model") from None
+    except PermissionError as error:
+        raise ModelError(f"{path} cannot be read: permission denied", "", "fix its permissions") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} cannot be read: {error}", "", "fetch the file again") from error
     return parse_object(text, str(path))
