@@ -13,7 +13,7 @@ from tests.runtime.as_gguf import write_gguf
 from tests.runtime.closeness import Closeness
 from tests.runtime.contract import feed
 from tests.runtime.families import CASES, Case
-from tests.runtime.numpy_decoder import NumpyDecoder
+from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.tiny import CONTEXT, VOCABULARY, tiny
 
 from forerun import _native
@@ -56,6 +56,7 @@ def test_same_description_as_transformers(
 ) -> None:
     """Over the decoder in numpy: to float32's rounding, so nothing hides in the decoder's own arithmetic."""
     monkeypatch.setattr(_native, "Decoder", NumpyDecoder)
+    monkeypatch.setattr(_native, "PackedMatrix", NumpyMatrix)
     case = CASES[name]
     module, path = written(case, source, tmp_path)
     found = rows_of(load_native_model(path, **case.loading), tokens_of(case))
