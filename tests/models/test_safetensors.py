@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tests.models.safetensors_tools import entry, write_safetensors, write_tensors
 
-from forerun.errors import FileFormatError, ForerunError, UnknownModelError, UnsupportedModelError
+from forerun.errors import FileFormatError, ForerunError, ModelError, UnknownModelError, UnsupportedModelError
 from forerun.models.safetensors_file import open_safetensors
 from forerun.models.transformers_files import INDEX, SINGLE, TransformersFiles
 
@@ -179,4 +179,16 @@ def test_directories_without_what_is_needed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(UnsupportedModelError, match=r"pytorch_model\.bin, and pickled weights are not read"):
+        TransformersFiles(tmp_path)
+
+
+def test_a_configuration_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetching it again would not help."""
+
+    def denied(self: Path, **kwargs: Any) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    directory(tmp_path, s={"a": np.ones(2, dtype=np.float32)})
+    monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(ModelError, match=r"config\.json cannot be read: permission denied\. fix its permissions"):
         TransformersFiles(tmp_path)

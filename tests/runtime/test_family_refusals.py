@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.runtime.as_gguf import tensors_of, write_gguf
-from tests.runtime.families import CASES
+from tests.runtime.families import CASES, LONG
 from tests.runtime.family_files import DIRECTORIES, FAMILIES, changed, refused
 from tests.runtime.test_families import written
 from tests.runtime.tiny import tiny
@@ -110,6 +110,10 @@ CONFIGS: list[tuple[str, dict[str, Any], type[ForerunError], str]] = [
     ("gemma3", {"use_bidirectional_attention": True}, UnsupportedModelError, "use_bidirectional_attention"),
     ("gemma3", {"rope_parameters": {"rope_type": "default"}}, UnsupportedModelError, "rope_parameters"),
     ("gemma3", {"attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
+    *(
+        ("phi3, long", {"rope_parameters": LONG | {"short_factor": [odd] + [1.0] * 5}}, FileFormatError, "short_factor")
+        for odd in (0.0, -1.0, 1e-60, 1e60, float("nan"), float("inf"), "1", True, None)
+    ),
     ("phi3, long", {"original_max_position_embeddings": 0}, FileFormatError, "original_max_position_embeddings"),
     ("smollm3", {"no_rope_layers": [1]}, FileFormatError, "no_rope_layers"),
 ]

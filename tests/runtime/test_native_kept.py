@@ -245,6 +245,17 @@ def test_a_disk_that_refuses_costs_a_note_and_nothing_else(home: Path, file: Pat
     assert "were not kept" in notes[0]
 
 
+def test_a_disk_that_refuses_in_the_end_leaves_nothing_behind(
+    home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device", str(target))
+
+    monkeypatch.setattr(Path, "replace", refuses)
+    rows(load_native_model(file))
+    assert list(home.iterdir()) == []
+
+
 # -- files that are cut while they are mapped --------------------------------------------------------------------------
 
 CUT_WHILE_MAPPED = """

@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from forerun.models.config_values import Config
 from forerun.models.decoder_model import Rope, is_off, unsupported, yarn_scale
 
@@ -104,9 +102,7 @@ def _rope(config: Config, given: Mapping[str, Any], head_size: int, base: float)
             base, num_rotated, "yarn", factor, original, where.real("attention_factor", 0.0) or scale,
             where.real("beta_fast", 32.0), where.real("beta_slow", 1.0), where.flag("truncate", True),
         )  # fmt: skip
-    short, long = (
-        np.asarray(where.reals(f"{name}_factor", num_rotated // 2), np.float32).tolist() for name in ("short", "long")
-    )  # as transformers and GGUF files have them
+    short, long = (where.reals(f"{name}_factor", num_rotated // 2) for name in ("short", "long"))
     if factor > 1.0 and original < 2:
         raise config.invalid("original_max_position_embeddings", f"found {original}")
     grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1.0 else 1.0

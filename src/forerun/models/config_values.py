@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from forerun.errors import FileFormatError
 from forerun.models.decoder_model import ANOTHER_FILE
 
@@ -57,12 +59,14 @@ class Config:
         return value
 
     def reals(self, name: str, count: int) -> Sequence[float]:
-        """`count` finite numbers above 0."""
+        """`count` finite numbers above 0, rounded to float32, as transformers and GGUF files have them."""
         value = self._get(name, None)
-        numbers = isinstance(value, list) and all(_is_finite(one) and one > 0 for one in value)
-        if not numbers or len(value) != count:
-            raise self._invalid(name, value, f"; {count} positive numbers are needed")
-        return [float(one) for one in value]
+        if isinstance(value, list) and len(value) == count and all(map(_is_finite, value)):
+            with np.errstate(over="ignore", under="ignore"):
+                numbers = np.array(value, dtype=np.float64).astype(np.float32)
+            if ((numbers > 0) & (numbers < np.inf)).all():
+                return [float(one) for one in numbers]
+        raise self._invalid(name, value, f"; {count} positive numbers are needed")
 
     def invalid(self, name: str, why: str) -> FileFormatError:
         """The error for a setting that cannot be."""

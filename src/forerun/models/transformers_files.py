@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from forerun.errors import FileFormatError, UnsupportedModelError
+from forerun.errors import FileFormatError, ModelError, UnsupportedModelError
 from forerun.models.decoder_model import ANOTHER_FILE
 from forerun.models.file_bytes import TensorInfo
 from forerun.models.safetensors_file import SafetensorsFile, open_safetensors, parse_object
@@ -130,6 +130,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise FileFormatError(
             f"there is no {path}", "the directory is no transformers model", "give one that has it, or a .gguf file"
         ) from None
+    except PermissionError as error:
+        raise ModelError(f"{path} cannot be read: permission denied", "", "fix its permissions") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} cannot be read: {error}", "", "fetch the file again") from error
     return parse_object(text, str(path))
