@@ -206,6 +206,8 @@ def test_the_ends_of_an_exponent(isa):
     stored[3] = [255, *[0x77] * 16]
     assert same_bits(pack("MXFP4", stored, 32).row(3), np.full((1, 32), np.inf, np.float32))
     assert np.isinf(pack("MXFP4", stored, 32).multiply(x + np.float32(1), isa=isa)[:, 3]).all()
+    stored[3, 1:] = 0  # times the largest power of two is 0, where infinity would make it NaN
+    assert (pack("MXFP4", stored, 32).multiply(x + np.float32(1), isa=isa)[:, 3] == 0).all()
 
 
 # -- what becomes of a product -----------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from tests.runtime.test_families import FAITHFUL, TOKENS, tokens_of, written
 from tests.runtime.tiny import COMMON, CONTEXT, randomised, tiny
 
 from forerun.errors import UnsupportedModelError
+from forerun.models.gguf import open_gguf
+from forerun.models.gguf_model import read_model
 from forerun.runtime.native import check_native_model, load_native_model
 
 
@@ -102,6 +104,19 @@ def test_what_converters_leave_out_is_what_llama_cpp_assumes(tmp_path: Path) -> 
     for keys in ({"rope.scaling.factor": 4.0}, {"rope.scale_linear": 4.0}):
         path = write_gguf(tmp_path / "l.gguf", module, "llama", metadata=keys)
         Closeness.of(rows_of(load_native_model(path), TOKENS), rows_of_transformers(module, TOKENS)).check(**FAITHFUL)
+
+
+@pytest.mark.parametrize("name, num_layers", [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemmas_scale_attention_by_the_width_of_the_model(
+    name: str, num_layers: int, tmp_path: Path
+) -> None:
+    """No key says so: llama.cpp knows them by their layers. Others go by the size of a head."""
+    case = CASES[name]
+    for layers, scale in ((num_layers, 16**-0.5), (num_layers - 1, 32**-0.5)):
+        module = tiny(case.name, **case.changes | {"num_hidden_layers": layers, "head_dim": 32, "layer_types": None})
+        path = write_gguf(tmp_path / f"{layers}.gguf", module, case.architecture, metadata=case.metadata)
+        with open_gguf(path) as file:
+            assert read_model(file).attention_scale == scale
 
 
 def test_granite_without_positions(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def damaged(data: bytes) -> dict[str, bytes]:
         "negative": matrix(4, -64),
         "odd offset": matrix(4, header["matrices"][0][4] + 1),
         "past the end": matrix(4, 1 << 50),
+        "runs past the end": matrix(4, len(data) // 64 * 64 - 64),
         "bytes": matrix(5, 64),
         "name": matrix(0, "layers.99.q"),
     }
