@@ -239,6 +239,8 @@ class LLM:
 
     def _drop_orphans(self) -> None:
         """End what the engine runs and nobody reads: requests that an interrupt caught between the two."""
+        if self._is_closed:
+            return
         for sequence_id in self.engine.sequence_ids - self._outbox.keys():
             self.engine.cancel(sequence_id)
 
