@@ -93,7 +93,11 @@ def test_humaneval_without_its_package_names_the_extra(monkeypatch: pytest.Monke
         load_workload("humaneval")
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b'{"task_id": "a"}\n'), gzip.compress(b"[1]\n")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b'{"task_id": "a"}\n'), gzip.compress(b"[1]\n")],
+    ids=["empty", "not gzip", "no prompt", "a list"],
+)
 def test_a_damaged_humaneval_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "HumanEval.jsonl.gz"
     if content:
