@@ -115,7 +115,6 @@ class LLM:
         params, grammar = self._prepare(params)
         with self._lock:
             self._check_open()
-            self._drop_orphans()
             choices: list[Choice] = []
             try:
                 for index in range(params.num_choices):
@@ -224,7 +223,6 @@ class LLM:
                 while self._dropped:  # taken off last: an interrupt in between must not lose it
                     self._end(self._dropped[0])
                     self._dropped.popleft()
-                self._drop_orphans()
                 boxes = [self._outbox.get(key) for key in sequence_ids]
                 filled = [box for box in boxes if box]
                 if filled:
@@ -232,6 +230,7 @@ class LLM:
                 for key, box in zip(sequence_ids, boxes, strict=True):
                     if box is None or self.engine.is_idle:
                         return Delta(key, (), (), "cancelled"), perf_counter()
+                self._drop_orphans()
                 deltas, now = self.engine.step(), perf_counter()
                 for delta in deltas:
                     if delta.sequence_id in self._outbox:
@@ -239,8 +238,6 @@ class LLM:
 
     def _drop_orphans(self) -> None:
         """End what the engine runs and nobody reads: requests that an interrupt caught between the two."""
-        if self._is_closed:
-            return
         for sequence_id in self.engine.sequence_ids - self._outbox.keys():
             self.engine.cancel(sequence_id)
 

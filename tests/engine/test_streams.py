@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 import pytest
 
 from forerun.control import FixedLength
+from forerun.drafting import ModelDrafter
 from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.runtime.base import Rows
@@ -126,3 +130,84 @@ def test_an_llm_says_what_it_is_made_of() -> None:
     assert repr(llm) == "LLM(target=ToyModel, drafter=NoDrafter, policy=FixedLength(3))"
     llm.close()
     assert repr(llm) == "LLM(closed)"
+
+
+# -- interrupts at their worst -----------------------------------------------------------------------------------------
+
+
+def once(call: Callable[..., Any], error: BaseException, *, nth: int = 1, after: bool = False) -> Callable[..., Any]:
+    """`call`, which raises at its nth time: after it was done, or instead."""
+    calls = count(1)
+
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        is_now = next(calls) == nth
+        if is_now and not after:
+            raise error
+        result = call(*arguments, **settings)
+        if is_now:
+            raise error
+        return result
+
+    return failing
+
+
+def goes_on(llm: LLM, expected: tuple[int, ...]) -> None:
+    """The next request is answered as ever, and nothing is left behind."""
+    assert llm.generate([1], seed=1, max_tokens=9).tokens == expected
+    assert llm.engine.is_idle
+    assert (llm._outbox, llm.engine._ending, llm.engine.target.num_sequences) == ({}, {}, 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize(
+    "part, name",
+    [
+        ("engine", "add"), ("engine", "cancel"), ("engine", "_finish"), ("engine", "_let_go"),
+        ("scheduler", "remove"), ("drafter", "release"), ("_prompts", "end"), ("target", "free"),
+        ("draft model", "free"),
+    ],
+)  # fmt: skip
+def test_an_interrupt_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, part: str, name: str, after: bool) -> None:
+    """Between a request's entry and its stream, and in the middle of its end."""
+    llm = LLM(model(), None, ModelDrafter(model()), FixedLength(2))
+    expected = llm.generate([1], seed=1, max_tokens=9).tokens
+    owners: dict[str, Any] = {"engine": llm.engine, "draft model": llm.engine.drafter.model}  # type: ignore[attr-defined]
+    owner = owners[part] if part in owners else getattr(llm.engine, part)
+    with monkeypatch.context() as patch:
+        nth = 2 if name == "free" else 1  # a cache is freed before it begins, too
+        patch.setattr(owner, name, once(getattr(owner, name), KeyboardInterrupt(), nth=nth, after=after))
+        with pytest.raises(KeyboardInterrupt):
+            if name == "cancel":
+                stream = llm.stream([1], seed=1, max_tokens=10**6)
+                next(stream)
+                stream.close()
+            llm.generate([1], seed=1, max_tokens=40)
+    if name == "cancel":
+        del stream
+    gc.collect()
+    goes_on(llm, expected)
+    assert llm.engine.drafter.model.num_sequences == 0  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_does_not_lose_a_stream_that_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(model())
+    expected = llm.generate([1], seed=1, max_tokens=9).tokens
+    stream = llm.stream([1], seed=1, max_tokens=10**6)
+    next(stream)
+    del stream
+    gc.collect()
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine, "cancel", once(llm.engine.cancel, KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([1], seed=1, max_tokens=40)
+    gc.collect()
+    goes_on(llm, expected)
+
+
+def test_texts_of_a_request_that_fails_half_way_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = LLM(model())
+    monkeypatch.setattr(llm.engine, "add", once(llm.engine.add, ForerunError("no more"), nth=2))
+    with pytest.raises(ForerunError, match="no more"):
+        llm.generate([1], seed=1, n=3, max_tokens=9)
+    assert llm.engine.is_idle
+    assert llm._outbox == {}
