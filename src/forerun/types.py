@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,15 +38,21 @@ class Span:
 class Draft:
     """Proposed tokens of one sequence.
 
-    kind "sampled": `tokens[i]` was drawn from `rows[i]` (q, [vocab]) with randomness the verifier does not see.
-    kind "deterministic": the tokens are a fixed function of what is committed (and, in seeded mode, of the
-    shared Gumbel noise); no q is needed. `parents` is for tree drafts, None for a chain.
+    kind "sampled": `tokens[i]` was drawn from `rows[i]` (q, [vocab]) with randomness the verifier does not see; of
+    several children of one node, in their order, each without the ones before it. kind "deterministic": the tokens are
+    a fixed function of what is committed (and, in seeded mode, of the shared Gumbel noise); no q is needed.
+
+    `parents[i]` is the node that token i follows, -1 for the committed text, for tree drafts; None for a chain.
+    `source` is the prospect it came from. `confidences[i]`, where a draft model drew token i, is the raw probability of
+    the likeliest token of the row it was drawn from.
     """
 
     tokens: tuple[int, ...] = ()
     kind: Literal["sampled", "deterministic"] = "deterministic"
     rows: tuple[Distribution, ...] | None = None
     parents: tuple[int, ...] | None = None
+    source: str = ""
+    confidences: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,47 @@ class Verdict:
         return len(self.path)
 
 
+Gate = Callable[[Sequence[float]], bool]
+"""Whether a draft goes on after its last token, from the confidences of all its tokens so far. It sees rows whose token
+was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a source could draft for a sequence in the coming round, told for next to nothing and before any drafting:
+    a function of committed tokens alone.
+
+    `longest` draft tokens at most, the first `num_free` of which cost no pass of a draft model; each further one costs
+    one. Before the first of those passes the draft model has to read `num_unread` tokens of the text beyond the last
+    one (its catch-up: the prompt for a new sequence). `context` says what is known beforehand of how well it will do,
+    and acceptance is learnt for each context apart; `expected[i]` is the source's own guess at the acceptance of token
+    i given those before it, () where it has none.
+    """
+
+    source: str
+    longest: int
+    num_free: int = 0
+    num_unread: int = 0
+    context: str = ""
+    expected: tuple[float, ...] = ()
+    trees: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy's choice for one sequence and one round: draft `shape` tokens (the speculation length k; 0 is legal)."""
+    """A policy's choice for one sequence and one round: draft `shape` tokens (the speculation length k; 0 is legal)
+    from `source` (a prospect's; None: the drafter chooses).
+
+    `tree[i]` is the node that token i is to follow (-1: the committed text), parents first, for a tree of `shape`
+    nodes; None for a chain. `gate` may end a draft early. `most_unread`, if given, is how many tokens of the text a
+    draft model may read for it: where more are unread its cache begins anew with the latest of them.
+    """
 
     shape: int = 0
+    source: str | None = None
+    tree: tuple[int, ...] | None = None
+    gate: Gate | None = None
+    most_unread: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +119,36 @@ class Round:
 
     `num_proposed` draft tokens were verified, `num_accepted` of them were committed, `num_emitted` tokens were
     committed in all. Tokens cut off by a stop or a budget are in none of these.
+
+    `source` and `confidences` are the draft's, of the nodes that were examined: accepted ones and, if there was one,
+    the first that was not. For trees, `ranks[d]` is which child of its parent the accepted node at depth d was, and
+    `widths[d]` how many children were examined there; a last width without a rank is a node all of whose children were
+    rejected. Of a chain every rank is 0 and every width 1.
     """
 
     sequence_id: int
     num_proposed: int
     num_accepted: int
     num_emitted: int
+    source: str = ""
+    confidences: tuple[float, ...] = ()
+    ranks: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of the engine did and took. `num_tokens` were fed to the target, for `num_sequences` sequences that
+    had `num_cached` tokens cached between them; `num_rows` rows of logits came back."""
+
+    num_sequences: int
+    num_tokens: int
+    num_rows: int
+    num_cached: int
+    draft_s: float
+    target_s: float
+    verify_s: float
+    host_s: float
 
 
 LogprobsKind = Literal["raw", "processed"]

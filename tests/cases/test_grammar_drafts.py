@@ -22,7 +22,7 @@ from forerun.drafting import ModelDrafter
 from forerun.errors import NoLegalTokenError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
-from forerun.types import Draft
+from forerun.types import Draft, Plan, Prospect
 
 PIECES = [
     *"{}:,\"- 0123456789aefklnorstu", '"ok"', '"n"', '{"', "ok", '":', "true", "fal", "se", "\n", "\n\n", "```", "json",
@@ -70,8 +70,11 @@ class Junk:
     def __init__(self) -> None:
         self.num_calls = 0
 
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
-        return [Draft(tuple(self._one(sequence, shape))) for sequence, shape in zip(sequences, shapes, strict=True)]
+    def prospects(self, sequences: Sequence[Any], longest: Sequence[int]) -> list[list[Prospect]]:
+        return [[] for _ in sequences]
+
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Plan]) -> list[Draft]:
+        return [Draft(tuple(self._one(sequence, plan.shape))) for sequence, plan in zip(sequences, plans, strict=True)]
 
     def _one(self, sequence: Any, shape: int) -> list[int]:
         self.num_calls += 1

@@ -19,7 +19,7 @@ from forerun.drafting import NoDrafter
 from forerun.drafting.scripted import OracleDrafter
 from forerun.errors import UserCodeError
 from forerun.llm import LLM
-from forerun.types import Draft
+from forerun.types import Draft, Plan, Prospect
 
 
 class Watched:
@@ -57,11 +57,14 @@ class Checking:
     def __init__(self, inner: Any, grammar: Watched) -> None:
         self.inner, self.grammar, self.needs, self.num_checks = inner, grammar, (), 0
 
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
+    def prospects(self, sequences: Sequence[Any], longest: Sequence[int]) -> list[list[Prospect]]:
+        return list(self.inner.prospects(sequences, longest))
+
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Plan]) -> list[Draft]:
         for sequence in sequences:
             assert self.grammar.taken[-1] == sequence.tokens[sequence.prompt_length :]
             self.num_checks += 1
-        return list(self.inner.propose(sequences, shapes))
+        return list(self.inner.propose(sequences, plans))
 
     def observe(self, *seen: Any) -> None:
         self.inner.observe(*seen)

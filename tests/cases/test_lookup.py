@@ -17,6 +17,7 @@ from forerun.engine import Engine
 from forerun.errors import ParameterError
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
+from forerun.types import Plan
 
 
 def view(tokens: list[int], sequence_id: int = 0) -> SimpleNamespace:
@@ -24,7 +25,7 @@ def view(tokens: list[int], sequence_id: int = 0) -> SimpleNamespace:
 
 
 def propose(drafter: LookupDrafter, tokens: list[int], k: int, sequence_id: int = 0) -> list[int]:
-    return list(drafter.propose([view(tokens, sequence_id)], [k])[0].tokens)
+    return list(drafter.propose([view(tokens, sequence_id)], [Plan(k)])[0].tokens)
 
 
 def reference(tokens: list[int], k: int, low: int, high: int, prefer: str) -> list[int]:

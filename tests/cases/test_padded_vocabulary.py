@@ -115,8 +115,8 @@ class Proposals(ModelDrafter):
         super().__init__(draft)
         self.seen: set[int] = set()
 
-    def propose(self, sequences: Any, shapes: Any) -> list[Draft]:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> list[Draft]:
+        drafts = super().propose(sequences, plans)
         self.seen |= {token for draft in drafts for token in draft.tokens}
         return drafts
 
@@ -142,7 +142,7 @@ def test_c24_a_head_that_was_cut_and_is_padded() -> None:
 
 def test_c24_a_draft_id_beyond_the_vocabulary_is_refused_loudly() -> None:
     class Wild(LookupDrafter):
-        def propose(self, sequences: Any, shapes: Any) -> list[Draft]:
+        def propose(self, sequences: Any, plans: Any) -> list[Draft]:
             return [Draft((REAL,)) for _ in sequences]
 
     engine = Engine(model(PADDED), Wild(), FixedLength(2), vocabulary_size=REAL)

@@ -122,8 +122,8 @@ class _Watching(LookupDrafter):
         super().__init__(max_size=3, min_size=1)
         self.seen: list[tuple[int, int]] = []
 
-    def propose(self, sequences, shapes):  # type: ignore[no-untyped-def]
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences, plans):  # type: ignore[no-untyped-def]
+        drafts = super().propose(sequences, plans)
         self.seen += [(len(d.tokens), s.limit - len(s.tokens)) for d, s in zip(drafts, sequences, strict=True)]
         return drafts
 

@@ -21,7 +21,7 @@ from forerun.result import Piece, Result
 from forerun.runtime.base import Rows
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
-from forerun.types import Draft, Span
+from forerun.types import Draft, Plan, Prospect, Span
 
 Make = Callable[[], ToyModel]
 Outcome = tuple[Any, ...]
@@ -116,11 +116,14 @@ class PerChoice:
     def __init__(self, kind: Callable[[Any], Any], texts: Texts) -> None:
         self._drafters = {choice: kind(known) for choice, known in texts.items()}
 
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
+    def prospects(self, sequences: Sequence[Any], longest: Sequence[int]) -> list[list[Prospect]]:
+        return [[] for _ in sequences]
+
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Plan]) -> list[Draft]:
         return [
-            self._drafters[sequence.choice].propose([sequence], [shape])[0] if sequence.choice in self._drafters
+            self._drafters[sequence.choice].propose([sequence], [plan])[0] if sequence.choice in self._drafters
             else Draft()
-            for sequence, shape in zip(sequences, shapes, strict=True)
+            for sequence, plan in zip(sequences, plans, strict=True)
         ]  # fmt: skip
 
     def observe(self, sequences: Any, rows: Any, verdicts: Any) -> None:

@@ -44,10 +44,10 @@ class Recording(ToyModel):
 class Eager:
     """Asks for drafts in every round, that of the prompt included: the most a policy can ask."""
 
-    def plan(self, sequences: Sequence[SequenceView], load: Load) -> list[Plan]:
+    def plan(self, sequences: Sequence[SequenceView], prospects: Any, load: Load) -> list[Plan]:
         return [Plan(4) for _ in sequences]
 
-    def update(self, rounds: Sequence[Round]) -> None:
+    def update(self, rounds: Sequence[Round], step: Any) -> None:
         pass
 
 

@@ -164,8 +164,8 @@ class Proposals(ModelDrafter):
         super().__init__(model, **settings)
         self.proposed: dict[int, tuple[int, ...]] = {}
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         for sequence, draft in zip(sequences, drafts, strict=True):
             if draft.tokens:
                 self.proposed[len(sequence.tokens)] = draft.tokens

@@ -52,10 +52,10 @@ class Checked(ModelDrafter):
 
     num_checked = 0
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         for sequence, draft in zip(sequences, drafts, strict=True):
-            assert len(draft.tokens) <= shapes[sequences.index(sequence)]
+            assert len(draft.tokens) <= plans[sequences.index(sequence)].shape
             for node, q in enumerate(draft.rows or ()):
                 start, _ = self._caches.extent(sequence.sequence_id)
                 seen = [*sequence.tokens[start:], *draft.tokens[:node]]

@@ -190,7 +190,7 @@ class _Drafts(LookupDrafter):
         super().__init__()
         self._given = list(drafts)
 
-    def propose(self, sequences, shapes):  # type: ignore[no-untyped-def]
+    def propose(self, sequences, plans):  # type: ignore[no-untyped-def]
         return self._given
 
 
@@ -209,7 +209,7 @@ def test_drafters_that_break_the_contract_are_named(drafts: list[Draft]) -> None
 @pytest.mark.parametrize("plans", [[], [Plan(-1)], [Plan(1), Plan(1)]])
 def test_policies_that_break_the_contract_are_named(plans: list[Plan]) -> None:
     class Bad(FixedLength):
-        def plan(self, sequences, load):  # type: ignore[no-untyped-def]
+        def plan(self, sequences, prospects, load):  # type: ignore[no-untyped-def]
             return plans
 
     engine = Engine(model(), LookupDrafter(), Bad(1))

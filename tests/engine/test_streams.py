@@ -92,7 +92,7 @@ class FailsOnce(FixedLength):
         super().__init__(0)
         self.left = at
 
-    def update(self, rounds: list[Round]) -> None:  # type: ignore[override]
+    def update(self, rounds: list[Round], step: Any) -> None:  # type: ignore[override]
         self.left -= 1
         if self.left == 0:
             raise RuntimeError("a bug in this policy")

@@ -157,7 +157,7 @@ class Diary(FixedLength):
         super().__init__(k)
         self.rounds: list[tuple[int, int]] = []
 
-    def update(self, rounds: Any) -> None:
+    def update(self, rounds: Any, step: Any) -> None:
         self.rounds += [(done.num_accepted, done.num_emitted) for done in rounds]
 
 

@@ -157,24 +157,24 @@ def _reporting(logits: Any, sequence: Any, draft: Draft) -> Draft:
 class _ForgetsTheCut(ModelDrafter):
     """Draws from the cut row and reports the whole one as q."""
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         return [_reporting(self.model.model.logits, *both) for both in zip(sequences, drafts, strict=True)]
 
 
 class _ForgetsTheWindow(ModelDrafter):
     """Draws from the row after the window and reports the row after the whole text as q."""
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         return [_reporting(self.model.logits, *both) for both in zip(sequences, drafts, strict=True)]
 
 
 class _DropsWhatDoesNotFit(ModelDrafter):
     """Drops a drawn token that the head of another model lacks: the draft's length depends on the token dropped."""
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         return [
             type(draft)(draft.tokens[:-1], draft.kind, draft.rows[:-1]) if draft.tokens and draft.tokens[-1] == 1
             else draft
@@ -185,8 +185,8 @@ class _DropsWhatDoesNotFit(ModelDrafter):
 class _StartsByTheToken(ModelDrafter):
     """Begins its cache anew when it drew token 1, and then drafts again from there as if nothing had been drawn."""
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         if any(1 in draft.tokens for draft in drafts):
             for sequence in sequences:
                 self.release(sequence.sequence_id)

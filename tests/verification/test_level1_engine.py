@@ -285,9 +285,9 @@ class _Pausing(FixedLength):
 
     num_rounds = 0
 
-    def plan(self, sequences: Any, load: Any) -> list[Plan]:
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
         self.num_rounds += 1
-        return super().plan(sequences, load) if self.num_rounds % 3 == 0 else [Plan(0) for _ in sequences]
+        return super().plan(sequences, prospects, load) if self.num_rounds % 3 == 0 else [Plan(0) for _ in sequences]
 
 
 class _CheckedDrafter(ModelDrafter):
@@ -295,8 +295,8 @@ class _CheckedDrafter(ModelDrafter):
 
     num_checked = 0
 
-    def propose(self, sequences: Any, shapes: Any) -> Any:
-        drafts = super().propose(sequences, shapes)
+    def propose(self, sequences: Any, plans: Any) -> Any:
+        drafts = super().propose(sequences, plans)
         for sequence, draft in zip(sequences, drafts, strict=True):
             for node, q in enumerate(draft.rows or ()):
                 logits = self.model.logits([*sequence.tokens, *draft.tokens[:node]])  # type: ignore[attr-defined]

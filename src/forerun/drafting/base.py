@@ -8,7 +8,7 @@ from typing import Protocol
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, SamplingParams
-from forerun.types import Draft, Verdict
+from forerun.types import Draft, Plan, Prospect, Verdict
 
 
 class SequenceView(Protocol):
@@ -61,8 +61,13 @@ class Drafter(Protocol):
         """Names of the target's hidden features it wants with the rows; () for none."""
         ...
 
-    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
-        """One draft per sequence, of at most `shapes[i]` tokens: fewer is fine, more is a ContractError."""
+    def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
+        """What could be drafted for each sequence, of at most `longest[i]` tokens; [] where nothing could. Costs next
+        to nothing, runs no model and is a function of committed tokens alone. Policies choose among these."""
+        ...
+
+    def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        """One draft per sequence, of at most `plans[i].shape` tokens: fewer is fine, more is a ContractError."""
         ...
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
@@ -80,7 +85,10 @@ class NoDrafter:
 
     needs: tuple[str, ...] = ()
 
-    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+    def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
+        return [[] for _ in sequences]
+
+    def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
         return [Draft() for _ in sequences]
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:

@@ -10,7 +10,7 @@ from forerun.checks import whole
 from forerun.drafting.base import SequenceView
 from forerun.errors import ParameterError
 from forerun.runtime.base import Rows
-from forerun.types import Draft, Verdict
+from forerun.types import Draft, Plan, Prospect, Verdict
 
 MODULUS = (1 << 61) - 1
 BASE = 0x1F3D5B79A2C4E6D
@@ -50,10 +50,17 @@ class LookupDrafter:
         self._powers = {size: pow(BASE, size, MODULUS) for size in self.sizes}
         self._indexes: dict[int, _Index] = {}
 
-    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
+    def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
+        found = []
+        for sequence, most in zip(sequences, longest, strict=True):
+            size, _ = self._match(sequence) if most > 0 else (0, 0)
+            found.append([Prospect("lookup", most, num_free=most, context=str(size))] if size else [])
+        return found
+
+    def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
         return [
-            Draft(tuple(self._continue(sequence, shape)) if shape > 0 else ())
-            for sequence, shape in zip(sequences, shapes, strict=True)
+            Draft(tuple(self._continue(sequence, plan.shape)) if plan.shape > 0 else (), source="lookup")
+            for sequence, plan in zip(sequences, plans, strict=True)
         ]
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
@@ -64,15 +71,21 @@ class LookupDrafter:
 
     def _continue(self, sequence: SequenceView, shape: int) -> list[int]:
         tokens = sequence.tokens
+        size, position = self._match(sequence)
+        period = len(tokens) - position
+        return [tokens[position + i % period] for i in range(shape)] if size else []
+
+    def _match(self, sequence: SequenceView) -> tuple[int, int]:
+        """(size of the longest n-gram at the end that occurred before, place after that occurrence); (0, 0) if none."""
+        tokens = sequence.tokens
         index = self._indexes.setdefault(sequence.sequence_id, _Index())
         self._extend(index, tokens)
         for size in reversed(self.sizes):
             if size < len(tokens):
                 position = index.tables.get(size, {}).get(self._gram(index, len(tokens), size))
                 if position is not None:
-                    period = len(tokens) - position
-                    return [tokens[position + i % period] for i in range(shape)]
-        return []
+                    return size, position
+        return 0, 0
 
     def _gram(self, index: _Index, end: int, size: int) -> int:
         return (index.prefix[end] - index.prefix[end - size] * self._powers[size]) % MODULUS

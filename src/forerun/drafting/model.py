@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from math import prod
 
 from forerun.checks import real, whole
 from forerun.drafting.base import SequenceView
@@ -12,7 +13,7 @@ from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, User
 from forerun.randomness import Purpose
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution
-from forerun.types import Draft, Verdict
+from forerun.types import Draft, Gate, Plan, Prospect, Verdict
 
 
 class ModelDrafter:
@@ -51,15 +52,25 @@ class ModelDrafter:
         self._caches = DraftCaches(model)
         self._broken: set[int] = set()
 
-    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
-        fitting = [self._fitting(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
+    def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
+        found = []
+        for sequence, most in zip(sequences, longest, strict=True):
+            shape, start = self._fitting(sequence, most, None)
+            found.append([Prospect("model", shape, num_unread=self._unread(sequence, start))] if shape > 0 else [])
+        return found
+
+    def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        fitting = [
+            self._fitting(sequence, plan.shape, plan.most_unread)
+            for sequence, plan in zip(sequences, plans, strict=True)
+        ]
         shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
         tokens: list[list[int]] = [[] for _ in sequences]
         rows: list[list[Distribution]] = [[] for _ in sequences]
         most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
         active = [i for i, shape in enumerate(shapes) if shape > 0]
         active = self._without_twins(sequences, starts, most, active)
-        confidences = [1.0] * len(shapes)
+        confidences: list[list[float]] = [[] for _ in sequences]
         for i in active:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
         node = 0
@@ -71,8 +82,8 @@ class ModelDrafter:
                 sequence = sequences[i]
                 q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
                 try:
-                    if self.min_confidence > 0.0:
-                        confidences[i] *= q.confidence
+                    if self.min_confidence > 0.0 or plans[i].gate is not None:
+                        confidences[i].append(q.confidence)
                     tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
                 except (NumericalError, UserCodeError) as error:
                     # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
@@ -82,10 +93,18 @@ class ModelDrafter:
                     continue
                 rows[i].append(q)
             node += 1
-            active = [i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i])]
+            active = [
+                i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
+            ]
         return [
-            Draft(tuple(drafted), sequence.noise.kind, tuple(q) if sequence.noise.kind == "sampled" else None)
-            for sequence, drafted, q in zip(sequences, tokens, rows, strict=True)
+            Draft(
+                tuple(tokens[i]),
+                sequence.noise.kind,
+                tuple(rows[i]) if sequence.noise.kind == "sampled" else None,
+                source="model",
+                confidences=tuple(confidences[i][: len(tokens[i])]),
+            )
+            for i, sequence in enumerate(sequences)
         ]
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
@@ -95,13 +114,29 @@ class ModelDrafter:
         self._broken.discard(sequence_id)
         self._caches.free(sequence_id)
 
-    def _goes_on(self, token: int, confidence: float) -> bool:
+    def _goes_on(self, token: int, confidences: Sequence[float], gate: Gate | None) -> bool:
         """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
-        return token < self.model.capabilities.num_inputs and confidence >= self.min_confidence
+        if token >= self.model.capabilities.num_inputs:
+            return False
+        return prod(confidences) >= self.min_confidence and (gate is None or gate(confidences))
 
-    def _fitting(self, sequence: SequenceView, shape: int) -> tuple[int, int]:
+    def _unread(self, sequence: SequenceView, start: int) -> int:
+        """Tokens to be read before the last one, for a cache that begins at `start`."""
+        first, num_cached = self._caches.extent(sequence.sequence_id)
+        place = first + num_cached if first == start else start
+        return max(len(sequence.tokens) - 1 - place, 0)
+
+    def _fitting(self, sequence: SequenceView, shape: int, most_unread: int | None) -> tuple[int, int]:
         """(the longest draft up to `shape` that the draft model can serve, the place in the text where its cache is to
-        begin). A function of what is committed alone."""
+        begin, which leaves at most `most_unread` tokens to be read). A function of what is committed alone."""
+        shape, start = self._served(sequence, shape)
+        if shape > 0 and most_unread is not None and self._unread(sequence, start) > most_unread:
+            start = len(sequence.tokens) - 1 - most_unread
+            shape = shape if self._can_feed(sequence, start) else 0
+        return shape, start
+
+    def _served(self, sequence: SequenceView, shape: int) -> tuple[int, int]:
+        """`_fitting` however much is unread."""
         length = len(sequence.tokens)
         num_output = length - sequence.prompt_length
         if shape <= 0 or sequence.sequence_id in self._broken or num_output < self.start_after:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model, Rows
-from forerun.types import Draft, Span, Verdict
+from forerun.types import Draft, Plan, Prospect, Span, Verdict
 
 Texts = Mapping[tuple[int, ...], Sequence[int]]
 
@@ -45,8 +45,11 @@ class _Scripted:
         self._tamper = tamper
         self._num_calls: dict[int, int] = {}
 
-    def propose(self, sequences: Sequence[SequenceView], shapes: Sequence[int]) -> list[Draft]:
-        return [self._one(sequence, shape) for sequence, shape in zip(sequences, shapes, strict=True)]
+    def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
+        return [[Prospect("scripted", most, num_free=most)] if most > 0 else [] for most in longest]
+
+    def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        return [self._one(sequence, plan.shape) for sequence, plan in zip(sequences, plans, strict=True)]
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
@@ -60,7 +63,7 @@ class _Scripted:
         truth = list(self.texts.get(prompt, ())[done : done + shape])
         call = self._num_calls.get(sequence.sequence_id, 0)
         self._num_calls[sequence.sequence_id] = call + 1
-        return Draft(tuple(self._tamper(truth, call, sequence.vocabulary_size)))
+        return Draft(tuple(self._tamper(truth, call, sequence.vocabulary_size)), source="scripted")
 
 
 def _lie(token: int, vocabulary_size: int) -> int:

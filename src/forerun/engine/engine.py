@@ -9,18 +9,19 @@ from time import perf_counter
 from typing import Literal
 
 from forerun.constraints import Constraint
-from forerun.control.policy import FixedLength, Load, Policy
+from forerun.control.policy import FixedLength, Policy
 from forerun.drafting.base import Drafter, NoDrafter
 from forerun.engine.choices import SharedPrompts
 from forerun.engine.commit import commit, score_prompt
+from forerun.engine.drafts import make_drafts, make_plans, prefixes
 from forerun.engine.request import make_sequence
 from forerun.engine.scheduler import Scheduler, Slice
 from forerun.engine.sequence import Sequence, Watch
-from forerun.errors import ContractError, NumericalError, UserCodeError
+from forerun.errors import NumericalError, UserCodeError
 from forerun.randomness import Noise, make_noise
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution, Processing, SamplingParams
-from forerun.types import Delta, Draft, FinishReason, Round, Span, Verdict
+from forerun.types import Delta, Draft, FinishReason, Round, Span, Step, Verdict
 from forerun.verification import DEFAULT_RULES, Rule, verify
 
 _IDS = count()
@@ -137,10 +138,12 @@ class Engine:
             self._let_go(sequence)
         parts = self._batch()
         if not parts:
-            return self._commit([], [], [], [])
-        shapes = self._plan(parts)
+            self._commit([], [], [], [])
+            return self._reported()
+        plans = make_plans(parts, self.policy, self.drafter, len(self.scheduler.waiting))
+        num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
-        drafts = self._propose(parts, shapes)
+        drafts = make_drafts(parts, plans, self.drafter)
         proposed = perf_counter()
         rows = self.target.forward([self._span(part, draft) for part, draft in zip(parts, drafts, strict=True)])
         rows.wait()
@@ -148,10 +151,16 @@ class Engine:
         target_rows = self._target_rows(parts, drafts, rows)
         verdicts = self._verify(parts, drafts, rows, target_rows)
         verified = perf_counter()
-        deltas = self._commit(parts, drafts, verdicts, target_rows)
+        self._keep_paths(parts, verdicts, drafts)
+        rounds = self._commit(parts, drafts, verdicts, target_rows)
         host_s = planned - start + perf_counter() - verified
-        self._charge(parts, proposed - planned, fed - proposed, verified - fed, host_s)
-        return deltas
+        step = Step(
+            len(parts), sum(part.num_tokens + len(draft.tokens) for part, draft in zip(parts, drafts, strict=True)),
+            int(rows.starts[-1]), num_cached, proposed - planned, fed - proposed, verified - fed, host_s,
+        )  # fmt: skip
+        self._charge(parts, step)
+        self.policy.update(rounds, step)
+        return self._reported()
 
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
@@ -173,53 +182,23 @@ class Engine:
                 self._fail(sequence, error)
         return self.scheduler.slices()
 
-    def _plan(self, parts: list[Slice]) -> list[int]:
-        load = Load(len(self.scheduler.running), len(self.scheduler.waiting))
-        plans = self.policy.plan([part.sequence for part in parts], load)
-        if len(plans) != len(parts) or any(plan.shape < 0 for plan in plans):
-            raise ContractError(f"the policy returned {plans} for {len(parts)} sequences")
-        return [
-            min(plan.shape, part.sequence.max_shape) if part.is_complete else 0
-            for part, plan in zip(parts, plans, strict=True)
-        ]
-
-    def _propose(self, parts: list[Slice], shapes: list[int]) -> list[Draft]:
-        drafting = [i for i, shape in enumerate(shapes) if shape > 0]
-        drafts = [Draft() for _ in parts]
-        if drafting:
-            proposed = self.drafter.propose([parts[i].sequence for i in drafting], [shapes[i] for i in drafting])
-            if len(proposed) != len(drafting):
-                raise ContractError(f"the drafter returned {len(proposed)} drafts for {len(drafting)} sequences")
-            for i, draft in zip(drafting, proposed, strict=True):
-                if len(draft.tokens) > shapes[i] or not all(0 <= t < self.vocabulary_size for t in draft.tokens):
-                    raise ContractError(
-                        f"a draft of {list(draft.tokens)} was proposed where at most {shapes[i]} ids below "
-                        f"{self.vocabulary_size} were asked for"
-                    )
-                drafts[i] = self._fitted(parts[i].sequence, draft, shapes[i])
-        return drafts
-
-    def _fitted(self, sequence: Sequence, draft: Draft, shape: int) -> Draft:
-        try:
-            return sequence.processing.fit(draft, shape)
-        except UserCodeError:
-            return Draft()  # verification meets the same error and ends the request
-
     def _span(self, part: Slice, draft: Draft) -> Span:
         sequence = part.sequence
         start = len(sequence.tokens) - sequence.num_missing
         tokens = sequence.tokens[start : start + part.num_tokens]
         num_rows = part.num_rows + len(draft.tokens)
-        return Span(sequence.sequence_id, start, [*tokens, *draft.tokens], num_rows, draft.parents)
+        parents = None
+        if draft.parents is not None:
+            first = part.num_tokens
+            parents = (*range(-1, first - 1), *(first + parent for parent in draft.parents))
+        return Span(sequence.sequence_id, start, [*tokens, *draft.tokens], num_rows, parents)
 
     def _target_rows(self, parts: list[Slice], drafts: list[Draft], rows: Rows) -> list[list[Distribution]]:
         """The distributions each sequence's next tokens come from, [k + 1]; none where a prompt is still being read."""
         return [
             [
-                part.sequence.processing.distribution(
-                    rows, rows.index(i, part.num_rows - 1 + row), draft.tokens[:row], "target"
-                )
-                for row in range(len(draft.tokens) + 1)
+                part.sequence.processing.distribution(rows, rows.index(i, part.num_rows - 1 + row), prefix, "target")
+                for row, prefix in enumerate(prefixes(draft))
             ]
             if part.is_complete
             else []
@@ -245,13 +224,26 @@ class Engine:
         self.drafter.observe([part.sequence for part in parts], rows, judged)
         return verdicts
 
+    def _keep_paths(self, parts: list[Slice], verdicts: list[Verdict | Exception | None], drafts: list[Draft]) -> None:
+        """Make the caches that were fed trees hold one path, before its tokens are committed: from then on a cache
+        must hold the text's own tokens, in order, or fewer."""
+        for part, draft, verdict in zip(parts, drafts, verdicts, strict=True):
+            if draft.parents is not None:
+                sequence = part.sequence
+                path = verdict.path if isinstance(verdict, Verdict) else ()
+                start = len(sequence.tokens) - sequence.num_missing
+                # The runtime counts the span's tokens, of which the draft's come behind the ones that were missing.
+                self.target.keep(
+                    sequence.sequence_id, start, (*range(part.num_tokens), *(part.num_tokens + i for i in path))
+                )
+
     def _commit(
         self,
         parts: list[Slice],
         drafts: list[Draft],
         verdicts: list[Verdict | Exception | None],
         target_rows: list[list[Distribution]],
-    ) -> list[Delta]:
+    ) -> list[Round]:
         rounds: list[Round] = []
         for part, draft, verdict, rows in zip(parts, drafts, verdicts, target_rows, strict=True):
             sequence = part.sequence
@@ -269,7 +261,9 @@ class Engine:
                 self._fail(sequence, verdict)
             elif part.is_complete:  # a prompt that was only to be scored
                 self._report(sequence, Delta(sequence.sequence_id, (), (), "length"))
-        self.policy.update(rounds)
+        return rounds
+
+    def _reported(self) -> list[Delta]:
         deltas, self._unreported = self._unreported, []
         return deltas
 
@@ -295,11 +289,11 @@ class Engine:
         self._prompts.end(sequence)
         self._ending.pop(sequence.sequence_id, None)
 
-    def _charge(self, parts: list[Slice], draft_s: float, target_s: float, verify_s: float, host_s: float) -> None:
+    def _charge(self, parts: list[Slice], step: Step) -> None:
         """Split the pass's seconds evenly among its sequences."""
         for part in parts:
             statistics = part.sequence.statistics
-            statistics.draft_s += draft_s / len(parts)
-            statistics.target_s += target_s / len(parts)
-            statistics.verify_s += verify_s / len(parts)
-            statistics.host_s += host_s / len(parts)
+            statistics.draft_s += step.draft_s / len(parts)
+            statistics.target_s += step.target_s / len(parts)
+            statistics.verify_s += step.verify_s / len(parts)
+            statistics.host_s += step.host_s / len(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -126,10 +127,11 @@ class Processing:
         if len(tokens) == len(draft.tokens) == num_drafted:
             return draft
         if draft.kind == "deterministic" or not draft.rows:
-            return Draft(tuple(tokens))
+            draft = replace(draft, kind="deterministic")
+            return replace(draft, tokens=tuple(tokens), rows=None, confidences=draft.confidences[:num_drafted])
         like = draft.rows[0].probs
         forced = tuple(_certain(token, like) for token in tokens[num_drafted:])
-        return Draft(tuple(tokens), draft.kind, (*draft.rows, *forced))
+        return replace(draft, tokens=tuple(tokens), rows=(*draft.rows, *forced))
 
     # -- the steps, in order -------------------------------------------------------------------------------------------
 

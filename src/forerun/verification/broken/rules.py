@@ -9,7 +9,7 @@ from typing import Any, Literal
 from forerun.arrays import namespace
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
-from forerun.types import Draft, Verdict
+from forerun.types import Draft, Prospect, Verdict
 from forerun.verification import CHAIN_RULES, Rule
 from forerun.verification.broken.parts import Broken, NoiseFactory, Rules
 from forerun.verification.chain import acceptance_ratio, chain, draft_row, residual
@@ -175,8 +175,11 @@ class _Wrapped:
         self.inner = inner
         self.needs = inner.needs
 
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
-        return list(self.inner.propose(sequences, shapes))
+    def prospects(self, sequences: Sequence[Any], longest: Sequence[int]) -> list[list[Prospect]]:
+        return list(self.inner.prospects(sequences, longest))
+
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
+        return list(self.inner.propose(sequences, plans))
 
     def observe(self, sequences: Sequence[Any], rows: Any, verdicts: Sequence[Verdict | None]) -> None:
         self.inner.observe(sequences, rows, verdicts)
@@ -209,16 +212,16 @@ class _View:
 
 
 class _ArgmaxScoredAsSampled(_Wrapped):
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
         views = [_View(s, _ArgmaxNoise() if s.noise.kind == "sampled" else s.noise) for s in sequences]
-        return super().propose(views, shapes)
+        return super().propose(views, plans)
 
 
 class _CutAfterDrawing(_Wrapped):
     """Drops a drafted token, and all behind it, when its own q looks too small."""
 
-    def propose(self, sequences: Sequence[Any], shapes: Sequence[int]) -> list[Draft]:
-        return [self._cut(draft) for draft in super().propose(sequences, shapes)]
+    def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
+        return [self._cut(draft) for draft in super().propose(sequences, plans)]
 
     @staticmethod
     def _cut(draft: Draft, smallest: float = 0.5) -> Draft:

@@ -1,0 +1,34 @@
+"""Topologies of draft trees: `parents[i]` is the node that node i follows, -1 for the committed text, parents first.
+
+The order of nodes with one parent is the order in which they were drawn, or ranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def is_sound(parents: Sequence[int], num_nodes: int) -> bool:
+    """Whether these are the parents of `num_nodes` nodes."""
+    return len(parents) == num_nodes and all(-1 <= parent < node for node, parent in enumerate(parents))
+
+
+def chain(num_nodes: int) -> tuple[int, ...]:
+    """Each node follows the one before it."""
+    return tuple(range(-1, num_nodes - 1))
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Each node's depth; 1 for those that follow the committed text."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
+def children(parents: Sequence[int]) -> list[list[int]]:
+    """The nodes that follow the committed text (first), and each node (node i's at i + 1)."""
+    found: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents):
+        found[parent + 1].append(node)
+    return found
