@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "forerun"
 LAYERS = [
     {"_native"},  # compiled from csrc/
     {"version", "errors", "types", "checks"},
-    {"arrays"},
+    {"arrays", "topology"},
     {"models"},
     {"runtime"},
     {"constraints"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from forerun import topology
+from forerun.topology import is_sound
 from forerun.control.policy import Load, Policy
 from forerun.drafting.base import Drafter
 from forerun.engine.scheduler import Slice
@@ -52,7 +52,7 @@ def prefixes(draft: Draft) -> list[tuple[int, ...]]:
 
 
 def _is_sound(plan: Plan) -> bool:
-    return plan.shape >= 0 and (plan.tree is None or topology.is_sound(plan.tree, plan.shape))
+    return plan.shape >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
 
 
 def _within(plan: Plan, most: int) -> Plan:
@@ -68,7 +68,7 @@ def _check(draft: Draft, plan: Plan, vocabulary_size: int) -> None:
             f"a draft of {list(draft.tokens)} was proposed where at most {plan.shape} ids below {vocabulary_size} were "
             "asked for"
         )
-    if draft.parents is not None and not topology.is_sound(draft.parents, len(draft.tokens)):
+    if draft.parents is not None and not is_sound(draft.parents, len(draft.tokens)):
         raise ContractError(f"a draft of {len(draft.tokens)} tokens has the parents {list(draft.parents)}")
 
 
