@@ -103,7 +103,8 @@ class Plan:
 
     `tree[i]` is the node that token i is to follow (-1: the committed text), parents first, for a tree of `shape`
     nodes; None for a chain. `gate` may end a draft early. `most_unread`, if given, is how many tokens of the text a
-    draft model may read for it: where more are unread its cache begins anew with the latest of them.
+    draft model may read for it: where more are unread its cache begins anew with the latest of them. `read`, with shape
+    0, has it read up to so many tokens and draft nothing: a long text, in pieces.
     """
 
     shape: int = 0
@@ -111,6 +112,7 @@ class Plan:
     tree: tuple[int, ...] | None = None
     gate: Gate | None = None
     most_unread: int | None = None
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ class Round:
     `num_proposed` draft tokens were verified, `num_accepted` of them were committed, `num_emitted` tokens were
     committed in all. Tokens cut off by a stop or a budget are in none of these.
 
-    `source` and `confidences` are the draft's, of the nodes that were examined: accepted ones and, if there was one,
-    the first that was not. For trees, `ranks[d]` is which child of its parent the accepted node at depth d was, and
+    `source` and `confidences` are the draft's, of all its tokens: those behind the first that was rejected say how sure
+    the draft model was, too. For trees, `ranks[d]` is which child of its parent the accepted node at depth d was, and
     `widths[d]` how many children were examined there; a last width without a rank is a node all of whose children were
     rejected. Of a chain every rank is 0 and every width 1.
     """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
+from time import perf_counter
 
 from forerun.checks import real, whole
 from forerun.drafting.base import SequenceView
@@ -13,7 +15,10 @@ from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, User
 from forerun.randomness import Purpose
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution
-from forerun.types import Draft, Gate, Plan, Prospect, Verdict
+from forerun.types import Draft, Gate, Plan, Prospect, Span, Verdict
+
+Meter = Callable[[int, float, float], None]
+"""Told of every pass of a draft model: (tokens fed, tokens that each of them looked at on average, milliseconds)."""
 
 
 class ModelDrafter:
@@ -39,14 +44,19 @@ class ModelDrafter:
     needs: tuple[str, ...] = ()
 
     def __init__(
-        self, model: Model, window: int | None = None, min_confidence: float = 0.0, start_after: int = 1
+        self,
+        model: Model,
+        window: int | None = None,
+        min_confidence: float = 0.0,
+        start_after: int = 1,
+        meter: Meter | None = None,
     ) -> None:
         if window is not None:
             whole("window", window, 1, None, "a whole number of tokens, at least 1")
         real("min_confidence", min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
         whole("start_after", start_after, 0, None, "a whole number of tokens, at least 0")
         self.model = model
-        self.min_confidence, self.start_after = min_confidence, start_after
+        self.min_confidence, self.start_after, self._meter = min_confidence, start_after, meter
         limits = [limit for limit in (model.capabilities.context_length, window) if limit is not None]
         self.window = min(limits) if limits else None
         self._caches = DraftCaches(model)
@@ -61,7 +71,7 @@ class ModelDrafter:
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
         fitting = [
-            self._fitting(sequence, plan.shape, plan.most_unread)
+            self._fitting(sequence, max(plan.shape, min(plan.read, 1)), plan.most_unread)
             for sequence, plan in zip(sequences, plans, strict=True)
         ]
         shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
@@ -69,15 +79,18 @@ class ModelDrafter:
         rows: list[list[Distribution]] = [[] for _ in sequences]
         most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
         active = [i for i, shape in enumerate(shapes) if shape > 0]
+        reading = [i for i in active if plans[i].shape == 0]
         active = self._without_twins(sequences, starts, most, active)
         confidences: list[list[float]] = [[] for _ in sequences]
         for i in active:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
+        pieces = [piece for i in reading for piece in self._piece(sequences[i], plans[i].read)]
+        active = [i for i in active if i not in reading]
         node = 0
-        while active:
+        while active or pieces:
             spans = [self._caches.missing(sequences[i].sequence_id, sequences[i].tokens, tokens[i]) for i in active]
-            out = self.model.forward(spans)
-            self._caches.note_fed(spans)
+            out = self._forward([*spans, *pieces])
+            pieces = []
             for place, i in enumerate(active):
                 sequence = sequences[i]
                 q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
@@ -113,6 +126,23 @@ class ModelDrafter:
     def release(self, sequence_id: int) -> None:
         self._broken.discard(sequence_id)
         self._caches.free(sequence_id)
+
+    def _piece(self, sequence: SequenceView, most: int) -> list[Span]:
+        """The next `most` tokens to be read, whose rows nobody wants, if there are any before the last one."""
+        span = self._caches.missing(sequence.sequence_id, sequence.tokens, ())
+        tokens = span.tokens[: min(most, len(span.tokens) - 1)]
+        return [replace(span, tokens=tokens, num_rows=0)] if tokens else []
+
+    def _forward(self, spans: Sequence[Span]) -> Rows:
+        start = perf_counter()
+        out = self.model.forward(spans)
+        self._caches.note_fed(spans)
+        if self._meter is not None:
+            out.wait()
+            num_tokens = sum(len(span.tokens) for span in spans)
+            looked_at = sum(len(span.tokens) * span.start for span in spans)
+            self._meter(num_tokens, looked_at / num_tokens, 1e3 * (perf_counter() - start))
+        return out
 
     def _goes_on(self, token: int, confidences: Sequence[float], gate: Gate | None) -> bool:
         """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
