@@ -32,7 +32,8 @@ Occurrences::Occurrences(std::vector<size_t> sizes, size_t window) : sizes_(std:
   if (sizes_.empty()) throw std::invalid_argument("at least one size is needed");
   for (const size_t size : sizes_) {
     uint64_t power = 1;
-    for (size_t i = 0; i < size; ++i) power *= kBase;
+    for (uint64_t left = size, square = kBase; left > 0; left /= 2, square *= square)
+      if (left % 2) power *= square;
     powers_.push_back(power);
   }
   rebuild(kLeastCapacity);
