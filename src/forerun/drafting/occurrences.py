@@ -73,7 +73,7 @@ class Occurrences(Protocol):
 
 class PlainOccurrences:
     """The same in plain Python, for installations without the extension, and what its tests compare it with. About ten
-    times slower, and what leaves the window is only forgotten, not freed."""
+    times slower."""
 
     def __init__(self, sizes: Sequence[int], window: int = 0) -> None:
         self._sizes, self._window = tuple(sizes), window
@@ -100,6 +100,11 @@ class PlainOccurrences:
                     self._places.setdefault(tuple(self._tokens[place - size :]), []).append(place)
                     self.num_entries += 1
             self._tokens.append(token)
+        if self._window and len(self._tokens) > 2 * self._window:
+            kept, num_entries = self._tokens[-self._window :], self.num_entries
+            self._tokens, self._places = [], {}
+            self.append(kept)
+            self.num_entries = num_entries
 
     def end_text(self) -> None:
         self.append([BREAK])

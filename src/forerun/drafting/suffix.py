@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forerun.checks import whole
 from forerun.drafting.base import SequenceView
-from forerun.drafting.occurrences import Continuation, OwnTexts
+from forerun.drafting.occurrences import Continuation, Occurrences, OwnTexts
 from forerun.drafting.shared import Library, SharedTexts
 from forerun.runtime.base import Rows
 from forerun.types import Draft, Plan, Prospect, Verdict
@@ -91,12 +91,14 @@ class SuffixDrafter:
         known = self._found.get(sequence.sequence_id)
         if known is not None and known.length == len(sequence.tokens) and known.most >= most:
             return known
-        self._found[sequence.sequence_id] = found = self._look_up(sequence, most)
+        own = self._texts.read(sequence)
+        found = self._look_up(sequence, most, own)
+        if own is not None:  # else there is more to be read the next time
+            self._found[sequence.sequence_id] = found
         return found
 
-    def _look_up(self, sequence: SequenceView, most: int) -> _Found:
+    def _look_up(self, sequence: SequenceView, most: int, own: Occurrences | None) -> _Found:
         length = len(sequence.tokens)
-        own = self._texts.read(sequence)
         shelf = None
         if self._library is not None:
             self._sharing[sequence.sequence_id] = sequence
