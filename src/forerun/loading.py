@@ -53,7 +53,8 @@ def load(
 
     `target` and `draft` are registered names (`forerun models`), GGUF files, transformers directories or Hub
     repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "stack" (suffix and
-    the draft model, whichever promises more), "suffix", "lookup", "none" (the default without `draft`) or a Drafter. `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
+    the draft model, whichever promises more), "suffix", "lookup", "none" (the default without `draft`) or a Drafter.
+    `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
 
     `runtime` and `draft_runtime` are "native" (on the CPU, weights as they are stored), "torch" (any served model, on a
     CPU or CUDA) or "auto": native for GGUF files that it serves, where neither `device` nor `dtype` asks for what torch

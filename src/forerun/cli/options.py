@@ -37,7 +37,12 @@ class Loading(Group):
     ] = None
     drafter: Annotated[
         str | None,
-        flag("--drafter", "none, model, lookup, suffix or stack (suffix and model; default: model with --draft, else none)", DRAFTING, "KIND"),
+        flag(
+            "--drafter",
+            "none, model, lookup, suffix or stack (suffix and model) (default: model with --draft, else none)",
+            DRAFTING,
+            "KIND",
+        ),
     ] = None
     k: Annotated[
         str | None,
