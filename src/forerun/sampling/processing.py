@@ -230,10 +230,14 @@ class _Stateful:
         self._called.clear()
 
     def _before(self, source: str, prefix: Prefix) -> list[Processor]:
-        key = (source, prefix[:-1])
-        if key not in self._called and key in self._rows:
-            self._rows[key].argmax  # noqa: B018 - looking at the row before is what calls its processors
-        return self._called[key]
+        """What processed the last row before this one; a draft that goes on behind copied tokens has none for them."""
+        for length in range(len(prefix) - 1, -1, -1):
+            key = (source, prefix[:length])
+            if key not in self._called and key in self._rows:
+                self._rows[key].argmax  # noqa: B018 - looking at the row before is what calls its processors
+            if key in self._called:
+                return self._called[key]
+        return self._committed
 
 
 def _ids(tokens: Iterable[int]) -> np.ndarray:
