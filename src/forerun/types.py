@@ -43,8 +43,9 @@ class Draft:
     a fixed function of what is committed (and, in seeded mode, of the shared Gumbel noise); no q is needed.
 
     `parents[i]` is the node that token i follows, -1 for the committed text, for tree drafts; None for a chain.
-    `source` is the prospect it came from. `confidences[i]`, where a draft model drew token i, is the raw probability of
-    the likeliest token of the row it was drawn from.
+    `source` is the prospect it came from. A draft model that extended another source's tokens drew those behind the
+    first `num_free`; `confidences[i]` is the raw probability of the likeliest token of the row that token
+    `num_free + i` was drawn from. Tokens that no model drew have none.
     """
 
     tokens: tuple[int, ...] = ()
@@ -53,6 +54,7 @@ class Draft:
     parents: tuple[int, ...] | None = None
     source: str = ""
     confidences: tuple[float, ...] = ()
+    num_free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Verdict:
 
 
 Gate = Callable[[Sequence[float]], bool]
-"""Whether a draft goes on after its last token, from the confidences of all its tokens so far. It sees rows whose token
-was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
+"""Whether a draft goes on after its last token, from the confidences of all tokens that its model drew. It sees
+rows whose token was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,10 @@ class Round:
     `num_proposed` draft tokens were verified, `num_accepted` of them were committed, `num_emitted` tokens were
     committed in all. Tokens cut off by a stop or a budget are in none of these.
 
-    `source` and `confidences` are the draft's, of all its tokens: those behind the first that was rejected say how sure
-    the draft model was, too. For trees, `ranks[d]` is which child of its parent the accepted node at depth d was, and
-    `widths[d]` how many children were examined there; a last width without a rank is a node all of whose children were
-    rejected. Of a chain every rank is 0 and every width 1.
+    `source`, `num_free` and `confidences` are the draft's, of all its tokens: those behind the first that was rejected
+    say how sure the draft model was, too. For trees, `ranks[d]` is which child of its parent the accepted node at depth
+    d was, and `widths[d]` how many children were examined there; a last width without a rank is a node all of whose
+    children were rejected. Of a chain every rank is 0 and every width 1.
     """
 
     sequence_id: int
@@ -136,6 +138,7 @@ class Round:
     confidences: tuple[float, ...] = ()
     ranks: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
+    num_free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from time import perf_counter
+from typing import Literal
 
 from forerun.checks import real, whole
 from forerun.drafting.base import SequenceView
@@ -41,6 +42,7 @@ class ModelDrafter:
     delivered before the draft model reads anything; larger values spare short answers that reading altogether.
     """
 
+    source = "model"
     needs: tuple[str, ...] = ()
 
     def __init__(
@@ -70,15 +72,25 @@ class ModelDrafter:
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        return self.extend(sequences, plans, [()] * len(sequences))
+
+    def extend(
+        self, sequences: Sequence[SequenceView], plans: Sequence[Plan], free: Sequence[Sequence[int]]
+    ) -> list[Draft]:
+        """Whole drafts of `plans[i].shape` tokens that begin with the fixed tokens `free[i]`, which another source gave
+        for nothing. Where the draft model adds none, they are all there is, as a deterministic draft; otherwise a
+        sampled draft has rows with all mass on one token for them."""
         fitting = [
             self._fitting(sequence, max(plan.shape, min(plan.read, 1)), plan.most_unread)
-            for sequence, plan in zip(sequences, plans, strict=True)
+            if self._can_read(sequence, given) and len(given) < max(plan.shape, min(plan.read, 1))
+            else (0, 0)
+            for sequence, plan, given in zip(sequences, plans, free, strict=True)
         ]
         shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
-        tokens: list[list[int]] = [[] for _ in sequences]
+        tokens: list[list[int]] = [list(given) for given in free]
         rows: list[list[Distribution]] = [[] for _ in sequences]
         most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
-        active = [i for i, shape in enumerate(shapes) if shape > 0]
+        active = [i for i, shape in enumerate(shapes) if shape > len(free[i])]
         reading = [i for i in active if plans[i].shape == 0]
         active = self._without_twins(sequences, starts, most, active)
         confidences: list[list[float]] = [[] for _ in sequences]
@@ -86,7 +98,6 @@ class ModelDrafter:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
         pieces = [piece for i in reading for piece in self._piece(sequences[i], plans[i].read)]
         active = [i for i in active if i not in reading]
-        node = 0
         while active or pieces:
             spans = [self._caches.missing(sequences[i].sequence_id, sequences[i].tokens, tokens[i]) for i in active]
             out = self._forward([*spans, *pieces])
@@ -97,7 +108,7 @@ class ModelDrafter:
                 try:
                     if self.min_confidence > 0.0 or plans[i].gate is not None:
                         confidences[i].append(q.confidence)
-                    tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
+                    tokens[i].append(sequence.noise.draw(q, len(tokens[i]), Purpose.DRAFT))
                 except (NumericalError, UserCodeError) as error:
                     # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
                     if not isinstance(error, NoLegalTokenError):
@@ -105,18 +116,13 @@ class ModelDrafter:
                     shapes[i] = 0
                     continue
                 rows[i].append(q)
-            node += 1
             active = [
-                i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
+                i
+                for i in active
+                if len(tokens[i]) < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
             ]
         return [
-            Draft(
-                tuple(tokens[i]),
-                sequence.noise.kind,
-                tuple(rows[i]) if sequence.noise.kind == "sampled" else None,
-                source="model",
-                confidences=tuple(confidences[i][: len(tokens[i])]),
-            )
+            _draft(tokens[i], len(free[i]), sequence.noise.kind, rows[i], confidences[i])
             for i, sequence in enumerate(sequences)
         ]
 
@@ -187,10 +193,14 @@ class ModelDrafter:
             return 0, start
         return shape, anew
 
+    def _can_read(self, sequence: SequenceView, tokens: Sequence[int]) -> bool:
+        """Whether the draft model can be fed all of these tokens."""
+        num_inputs = self.model.capabilities.num_inputs
+        return num_inputs >= sequence.vocabulary_size or all(token < num_inputs for token in tokens)
+
     def _can_feed(self, sequence: SequenceView, place: int) -> bool:
         """Whether the draft model can be fed every committed token from `place` on."""
-        num_inputs = self.model.capabilities.num_inputs
-        return num_inputs >= sequence.vocabulary_size or all(token < num_inputs for token in sequence.tokens[place:])
+        return self._can_read(sequence, sequence.tokens[place:])
 
     def _without_twins(
         self, sequences: Sequence[SequenceView], starts: Sequence[int], most: Sequence[int | None], active: list[int]
@@ -217,3 +227,19 @@ class ModelDrafter:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _draft(
+    tokens: Sequence[int],
+    num_free: int,
+    kind: Literal["sampled", "deterministic"],
+    rows: Sequence[Distribution],
+    confidences: Sequence[float],
+) -> Draft:
+    """The draft of `num_free` fixed tokens and of those that were drawn from `rows` behind them."""
+    if kind == "deterministic" or (num_free and not rows):
+        drafted = Draft(tuple(tokens))
+    else:
+        fixed = tuple(Distribution.certain(token, rows[0]) for token in tokens[:num_free])
+        drafted = Draft(tuple(tokens), "sampled", (*fixed, *rows))
+    return replace(drafted, source="model", confidences=tuple(confidences[: len(rows)]), num_free=num_free)
