@@ -122,7 +122,7 @@ def bench_command(
     tasks = {name: load_workload(name, prompts) for name in settings.workloads}
     loaded = load_models(settings, mirror)
     with loaded.llm as llm:
-        ids = {name: [llm.encode(task.prompt) for task in of_workload] for name, of_workload in tasks.items()}
+        ids = {name: [task.encode(llm) for task in of_workload] for name, of_workload in tasks.items()}
         document = _measure(loaded, settings, ids)
     print_report(document, sys.stdout)
     text = json.dumps(document, allow_nan=False)

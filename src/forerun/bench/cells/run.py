@@ -1,0 +1,152 @@
+"""One cell, measured: blocks of all contenders in turn over the same loaded models, each between two probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from forerun.bench.cells.batches import Block, KeptPrompts, block_of, run_block
+from forerun.bench.cells.contenders import Contender
+from forerun.bench.probe import BandwidthProbe
+from forerun.bench.rounds import Report, turn_order
+from forerun.errors import InputError
+from forerun.llm import LLM
+from forerun.sampling import SamplingParams
+
+PLAIN_EVERY = 4
+"""Plain decoding and the adaptive ones get a block for every so many fixed choices of a turn: it is their ratio that is
+to be known to a percent."""
+HOPELESS = ((1, 0.6), (2, 0.8), (4, 0.9))
+"""(turns, share of the best fixed choice's speed): a fixed choice that is slower than that after so many turns takes no
+further part, so that the time goes to those that could be the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One block and its place: which set of prompts, which turn of which run, and the bandwidth around it."""
+
+    contender: str
+    prompts: int
+    turn: int
+    probe_gb_s: float
+    at: float
+    block: Block
+    run: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "contender": self.contender, "prompts": self.prompts, "turn": self.turn,
+            "probe_gb_s": round(self.probe_gb_s, 3), "at": round(self.at, 2), "block": self.block.to_dict(),
+        }  # fmt: skip
+
+
+def entry_of(found: dict[str, Any], run: str = "") -> Entry:
+    """The entry that `Entry.to_dict` wrote."""
+    return Entry(
+        str(found["contender"]), int(found["prompts"]), int(found["turn"]), float(found["probe_gb_s"]),
+        float(found["at"]), block_of(found["block"]), run,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class CellRun:
+    """What was measured of a cell. `probes` are (seconds since the cell began, GB/s)."""
+
+    entries: list[Entry] = field(default_factory=list)
+    probes: list[tuple[float, float]] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Fixed choices that took no further part, and after which turn."""
+    interrupted: bool = False
+
+
+def run_cell(
+    llm: LLM,
+    sides: Sequence[Contender],
+    prompts: Sequence[Sequence[Sequence[int]]],
+    params: SamplingParams,
+    probe: BandwidthProbe,
+    budget_s: float,
+    report: Report = lambda what, done, total: None,
+    most_turns: int | None = None,
+) -> CellRun:
+    """Measure for about `budget_s` seconds, at least one turn: every side on every set of prompts in turn. Ctrl-C ends
+    it, and what was measured until then is returned."""
+    found = CellRun()
+    kept = KeptPrompts(llm.engine.target)
+    started = perf_counter()
+    turn = 0
+    try:
+        for number, together in enumerate(prompts):
+            report("reading prompts", number, len(prompts))
+            for prompt in together:
+                kept.read(prompt)
+        started = perf_counter()
+        _probe(found, probe, started)
+        for side in sides:  # what a first block does once: pages, caches, measured costs. It is not counted
+            report(f"warming up {side.name}", 0, 1)
+            run_block(llm, *side.make(), prompts[0][:1], params, kept)
+        while most_turns is None or turn < most_turns:
+            spent, at = perf_counter() - started, turn % len(prompts)
+            if turn and spent * (turn + 1) / turn > budget_s:
+                break
+            here = [side for side in sides if side.name not in found.dropped]
+            order = _order(here, turn)
+            for place, side in enumerate(order):
+                report(f"turn {turn + 1}: {side.name}", place, len(order))
+                before = found.probes[-1][1]
+                block = run_block(llm, *side.make(), prompts[at], params, kept)
+                mean = (before + _probe(found, probe, started)) / 2
+                found.entries.append(Entry(side.name, at, turn, mean, perf_counter() - started, block))
+            turn += 1
+            _drop_hopeless(found, here, turn)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    finally:
+        kept.drop()
+    return found
+
+
+def check_prompts(name: str, prompts: Sequence[Sequence[Sequence[int]]], num_tokens: int, limit: int | None) -> None:
+    """Refuse prompts that leave no room for `num_tokens`."""
+    longest = max(len(prompt) for together in prompts for prompt in together)
+    if limit is not None and longest + num_tokens > limit:
+        raise InputError(
+            f"{num_tokens} tokens do not fit behind the prompts of {name}",
+            f"they have up to {longest} tokens, and the context holds {limit}",
+            "leave this one out, or take a model with a longer context",
+        )
+
+
+def _order(sides: Sequence[Contender], turn: int) -> list[Contender]:
+    """The sides of a turn: fixed ones in a balanced order, the others in every gap between a few of them, in an order
+    that is balanced as well."""
+    fixed = [side for side in sides if side.is_fixed]
+    others = [side for side in sides if not side.is_fixed]
+    fixed = [fixed[place] for place in turn_order(len(fixed), turn)]
+    groups = [fixed[start : start + PLAIN_EVERY] for start in range(0, len(fixed), PLAIN_EVERY)] or [[]]
+    order: list[Contender] = []
+    for number, group in enumerate(groups):
+        order += [others[place] for place in turn_order(len(others), turn * len(groups) + number)]
+        order += group
+    return order
+
+
+def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
+    reading = probe.measure()
+    found.probes.append((perf_counter() - started, reading))
+    return reading
+
+
+def _drop_hopeless(found: CellRun, sides: Sequence[Contender], turns: int) -> None:
+    """Let fixed choices go that are clearly not the best one."""
+    share = max((share for after, share in HOPELESS if turns >= after), default=0.0)
+    speeds = {}
+    for side in sides:
+        blocks = [entry.block for entry in found.entries if entry.contender == side.name]
+        if side.is_fixed and blocks:
+            speeds[side.name] = sum(b.num_decoded for b in blocks) / sum(b.decode_s for b in blocks)
+    best = max(speeds.values(), default=0.0)
+    found.dropped.update({name: turns for name, speed in speeds.items() if speed < share * best})
