@@ -6,6 +6,7 @@ How much context a text has decides what a pass costs, and what a draft model wo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from forerun.bench.workloads import RandomIds, Task, parse_edit, sections_of
 from forerun.errors import InputError
@@ -63,8 +64,5 @@ def _behind(prompt: Prompt, filler: str) -> Prompt:
     """The prompt with text before it: as it stands before text, as background in the first message of a chat."""
     if isinstance(prompt, str):
         return f"{filler}\n\n\n{prompt}"
-    first, *rest = prompt
-    if not isinstance(first, int):
-        content = _INTRODUCED.format(filler=filler, content=first["content"])  # type: ignore[call-overload]
-        return [{**first, "content": content}, *rest]  # type: ignore[dict-item, list-item]
-    return prompt
+    first, *rest = cast("list[dict[str, Any]]", list(prompt))
+    return [{**first, "content": _INTRODUCED.format(filler=filler, content=first["content"])}, *rest]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from forerun import loading
 from forerun.bench.llamacpp import LLAMA_CPP, load_llamacpp
 from forerun.bench.peers import load_peers, reason_of
 from forerun.bench.run import Settings
-from forerun.bench.variants import DRAFT_MODELS, Variant
+from forerun.bench.variants import ADAPTIVE, DRAFT_MODELS, Variant
 from forerun.bench.weights import bytes_per_pass
 from forerun.drafting import ModelDrafter
 from forerun.models.progress import RichProgress
@@ -48,7 +48,7 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     from forerun.models.tokenizer import load_tokenizer
 
     progress = RichProgress(Console(stderr=True))
-    wanted = [name for name in DRAFT_MODELS if name in settings.drafters]
+    wanted = models_of(settings.drafters, settings.draft)
     target_files = resolve(settings.target, mirror=mirror, progress=progress)
     draft_files = None if settings.draft is None else resolve(settings.draft, mirror=mirror, progress=progress)
     second: Choice | None = None
@@ -78,6 +78,12 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     if second is not None:
         drafts["requantised"] = second.load(progress)
     return Loaded(llm, drafts, target_files, draft_files)
+
+
+def models_of(drafters: Sequence[str], draft: str | None) -> list[str]:
+    """The draft models that some drafters need, by their names in DRAFT_MODELS."""
+    named = [name for name in DRAFT_MODELS if name in drafters]
+    return named or ["model"] * (ADAPTIVE in drafters and draft is not None)
 
 
 def load_all_peers(settings: Settings, loaded: Loaded, num_tokens: int) -> tuple[list[Variant], dict[str, str]]:

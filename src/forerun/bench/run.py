@@ -10,15 +10,16 @@ from typing import Any
 
 from forerun import _native
 from forerun.bench.agreement import find_differences
+from forerun.bench.cells.contenders import COPIERS, adaptive_parts, copier
 from forerun.bench.curves import ModelPasses, Passes, measure_curves
 from forerun.bench.hardware import commit, hardware, versions
 from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
-from forerun.bench.variants import ForerunVariant, Variant
-from forerun.control.policy import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.bench.variants import ADAPTIVE, ForerunVariant, Variant
+from forerun.control.policy import FixedLength, Policy
+from forerun.drafting import Drafter, ModelDrafter
 from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
@@ -60,24 +61,30 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
     sampling: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
     engine = llm.engine
 
-    def over(drafter: Drafter | None, k: int) -> LLM:
+    def over(drafter: Drafter | None, policy: Policy) -> LLM:
         return LLM(
-            engine.target, llm.tokenizer, drafter, FixedLength(k),
+            engine.target, llm.tokenizer, drafter, policy,
             vocabulary_size=engine.vocabulary_size, eos_ids=tuple(engine.eos_ids),
         )  # fmt: skip
 
-    variants = [ForerunVariant(PLAIN, over(None, 0), **sampling)]
+    variants = [ForerunVariant(PLAIN, over(None, FixedLength(0)), **sampling)]
     for name in settings.drafters:
+        if name == ADAPTIVE:
+            drafter, policy = adaptive_parts(next(iter(drafts.values()), None), settings.draft_context)
+            variants.append(ForerunVariant(name, over(drafter, policy), name, **sampling))
+            continue
         for k in settings.k:
             variants.append(
-                ForerunVariant(f"{name} k={k}", over(_drafter(name, drafts, settings), k), name, k, **sampling)
+                ForerunVariant(
+                    f"{name} k={k}", over(_drafter(name, drafts, settings), FixedLength(k)), name, k, **sampling
+                )
             )
     return variants
 
 
 def _drafter(name: str, drafts: Mapping[str, Model], settings: Settings) -> Drafter:
-    if name == "lookup":
-        return LookupDrafter()
+    if name in COPIERS:
+        return copier(name)
     if name not in drafts:
         raise ParameterError("drafters", f"{name!r} needs a draft model", "give --draft MODEL, or --drafters lookup")
     return ModelDrafter(drafts[name], settings.draft_context, settings.draft_min_confidence)
@@ -143,7 +150,15 @@ def bench(
             "device": target.capabilities.device,
             "threads": _threads(),
         },
-        "probe": {**asdict(readings), "readings": len(session.probes), "threads": used.num_threads},
+        "probe": {
+            **asdict(readings),
+            "readings": len(session.probes),
+            "threads": used.num_threads,
+            "series": [
+                [round(at - session.probed_at[0], 1), round(gb_s, 2)]
+                for at, gb_s in zip(session.probed_at, session.probes, strict=True)
+            ],
+        },  # fmt: skip
         "cost_curve": curves,
         "floor": _floor(weights or {}, readings.median),
         "prompt_tokens": {name: [len(prompt) for prompt in of_workload] for name, of_workload in prompts.items()},

@@ -78,8 +78,8 @@ class KeptPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One step of the engine: when it ended, seconds after the block began; what it took; what was drafted from what
-    and how much of it was kept, by sequence as (sequence's number in the block, source, proposed, accepted, emitted)."""
+    """One step of the engine: when it ended, seconds after the block began; what it took; and for each sequence
+    (its number in the block, source, tokens proposed, accepted, emitted)."""
 
     at: float
     step: Step
@@ -233,6 +233,4 @@ def _block(
         for name in ("draft", "target", "verify", "host")
     }
     read_s = 0.0 if kept is None else sum(kept.read(prompt) for prompt in prompts)
-    return Block(
-        num_first, origins.total(), read_s, first_s, total_s - first_s, rounds, origins, parts, tuple(moments)
-    )
+    return Block(num_first, origins.total(), read_s, first_s, total_s - first_s, rounds, origins, parts, tuple(moments))

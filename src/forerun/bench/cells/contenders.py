@@ -10,6 +10,7 @@ from forerun.bench.summary import PLAIN
 from forerun.control import policy as policies
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.errors import ParameterError
 from forerun.runtime.base import Model
 
 COLD, WARM = "adaptive cold", "adaptive warm"
@@ -18,9 +19,11 @@ MODEL_K = (1, 2, 3, 4, 6, 8)
 COPY_K = (4, 8, 16)
 """Speculation lengths of fixed choices: each token of a draft model costs a pass, copied ones cost nothing."""
 
+COPIERS = ("lookup", "suffix")
+
 Parts = tuple[Drafter | None, Policy]
-MakeAdaptive = Callable[[Model, Model | None], Parts]
-"""From a target and a draft model (None: there is none) to what drafts adaptively, and its policy, both new."""
+Make = Callable[[], Parts]
+"""What drafts, and its policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Contender:
     for every block (`is_fresh`), which then know nothing of the blocks before."""
 
     name: str
-    make: Callable[[], Parts]
+    make: Make
     is_fresh: bool = False
 
     @property
@@ -45,46 +48,65 @@ class StandIn(FixedLength):
         return f"StandIn({self.k})"
 
 
-def copying(name: str) -> Drafter | None:
-    """The drafter that copies earlier text, by name; None in a build that has none of this name."""
-    if name == "lookup":
-        return LookupDrafter()
-    kind = getattr(drafting, "SuffixDrafter", None)
-    return kind() if kind is not None else None
+def has_copier(name: str) -> bool:
+    """Whether this build has the drafter of COPIERS."""
+    return name == "lookup" or hasattr(drafting, "SuffixDrafter")
 
 
-def make_adaptive(target: Model, draft: Model | None) -> Parts:
-    """Every source at once, and the policy that chooses among them."""
-    copies, own = copying("suffix") or LookupDrafter(), None if draft is None else ModelDrafter(draft)
-    stack, adaptive = getattr(drafting, "StackDrafter", None), getattr(policies, "AdaptiveLength", None)
-    sources = [source for source in (copies, own) if source is not None]
-    drafter = stack(sources) if stack is not None and len(sources) > 1 else own or copies
-    return drafter, adaptive() if adaptive is not None else StandIn(3)
+def copier(name: str) -> Drafter:
+    """A drafter that copies earlier text, by its name in COPIERS."""
+    if not has_copier(name):
+        raise ParameterError("drafters", f"this build has no drafter {name!r}", "take lookup")
+    kind: Callable[[], Drafter] = LookupDrafter if name == "lookup" else getattr(drafting, "SuffixDrafter")  # noqa: B009
+    return kind()
+
+
+def adaptive_policy() -> Policy:
+    """A new adaptive policy."""
+    kind: Callable[[], Policy] | None = getattr(policies, "AdaptiveLength", None)
+    return kind() if kind is not None else StandIn(3)
+
+
+def adaptive_parts(draft: Model | None, window: int | None = None) -> Parts:
+    """Every source at once, and the policy that chooses among them, all new."""
+    copies = copier("suffix" if has_copier("suffix") else "lookup")
+    if draft is None:
+        return copies, adaptive_policy()
+    own = ModelDrafter(draft, window)
+    stack: Callable[[Sequence[Drafter]], Drafter] | None = getattr(drafting, "StackDrafter", None)
+    return (own if stack is None else stack([copies, own])), adaptive_policy()
+
+
+def unfixed(adaptive: Make) -> list[Contender]:
+    """Plain decoding, and the adaptive policy without and with experience."""
+    warm = adaptive()
+    return [
+        Contender(PLAIN, lambda: (None, FixedLength(0))),
+        Contender(COLD, adaptive, is_fresh=True),
+        Contender(WARM, lambda: warm),
+    ]
+
+
+def fixed(name: str, k: int, drafter: Drafter) -> Contender:
+    """The same k in every round."""
+    policy = FixedLength(k)
+    return Contender(f"{name} k={k}", lambda: (drafter, policy))
 
 
 def contenders(
-    target: Model,
     draft: Model | None,
-    adaptive: MakeAdaptive = make_adaptive,
+    adaptive: Make,
+    window: int | None = None,
     model_k: Sequence[int] = MODEL_K,
     copy_k: Sequence[int] = COPY_K,
 ) -> list[Contender]:
-    """Plain decoding first, then the adaptive ones, then the fixed."""
-    warm = adaptive(target, draft)
-    found = [
-        Contender(PLAIN, lambda: (None, FixedLength(0))),
-        Contender(COLD, lambda: adaptive(target, draft), is_fresh=True),
-        Contender(WARM, lambda: warm),
-    ]
+    """Everybody in a cell. `window` bounds what the draft model sees (see `ModelDrafter`)."""
+    found = unfixed(adaptive)
     if draft is not None:
-        found += [_fixed("model", k, ModelDrafter(draft)) for k in model_k]
-    for name in ("lookup", "suffix"):
-        drafter = copying(name)
-        if drafter is not None:
-            found += [_fixed(name, k, drafter) for k in copy_k]
+        own = ModelDrafter(draft, window)
+        found += [fixed("model", k, own) for k in model_k]
+    for name in COPIERS:
+        if has_copier(name):
+            copies = copier(name)
+            found += [fixed(name, k, copies) for k in copy_k]
     return found
-
-
-def _fixed(name: str, k: int, drafter: Drafter) -> Contender:
-    policy = FixedLength(k)
-    return Contender(f"{name} k={k}", lambda: (drafter, policy))

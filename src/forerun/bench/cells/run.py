@@ -18,19 +18,20 @@ from forerun.sampling import SamplingParams
 PLAIN_EVERY = 4
 """Plain decoding and the adaptive ones get a block for every so many fixed choices of a turn: it is their ratio that is
 to be known to a percent."""
-HOPELESS = ((1, 0.6), (2, 0.8), (4, 0.9))
-"""(turns, share of the best fixed choice's speed): a fixed choice that is slower than that after so many turns takes no
-further part, so that the time goes to those that could be the best."""
+HOPELESS = ((0, 0.5), (1, 0.75), (2, 0.9))
+"""(times that every set of prompts was seen, share of the best fixed choice's speed): a fixed choice that is slower
+than that takes no further part, so that the time goes to those that could be the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One block and its place: which set of prompts, which turn of which run, and the bandwidth around it."""
+    """One block and its place: which set of prompts, which turn of which run, and the bandwidth before and after it.
+    `at` is when it ended, in seconds since the cell began."""
 
     contender: str
     prompts: int
     turn: int
-    probe_gb_s: float
+    probes_gb_s: tuple[float, float]
     at: float
     block: Block
     run: str = ""
@@ -39,14 +40,16 @@ class Entry:
         """As a JSON object."""
         return {
             "contender": self.contender, "prompts": self.prompts, "turn": self.turn,
-            "probe_gb_s": round(self.probe_gb_s, 3), "at": round(self.at, 2), "block": self.block.to_dict(),
+            "probes_gb_s": [round(reading, 3) for reading in self.probes_gb_s], "at": round(self.at, 2),
+            "block": self.block.to_dict(),
         }  # fmt: skip
 
 
 def entry_of(found: dict[str, Any], run: str = "") -> Entry:
     """The entry that `Entry.to_dict` wrote."""
+    before, after = found["probes_gb_s"]
     return Entry(
-        str(found["contender"]), int(found["prompts"]), int(found["turn"]), float(found["probe_gb_s"]),
+        str(found["contender"]), int(found["prompts"]), int(found["turn"]), (float(before), float(after)),
         float(found["at"]), block_of(found["block"]), run,
     )  # fmt: skip
 
@@ -98,10 +101,10 @@ def run_cell(
                 report(f"turn {turn + 1}: {side.name}", place, len(order))
                 before = found.probes[-1][1]
                 block = run_block(llm, *side.make(), prompts[at], params, kept)
-                mean = (before + _probe(found, probe, started)) / 2
-                found.entries.append(Entry(side.name, at, turn, mean, perf_counter() - started, block))
+                around = before, _probe(found, probe, started)
+                found.entries.append(Entry(side.name, at, turn, around, perf_counter() - started, block))
             turn += 1
-            _drop_hopeless(found, here, turn)
+            _drop_hopeless(found, here, turn // len(prompts), turn)
     except KeyboardInterrupt:
         found.interrupted = True
     finally:
@@ -140,9 +143,9 @@ def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
     return reading
 
 
-def _drop_hopeless(found: CellRun, sides: Sequence[Contender], turns: int) -> None:
+def _drop_hopeless(found: CellRun, sides: Sequence[Contender], times: int, turns: int) -> None:
     """Let fixed choices go that are clearly not the best one."""
-    share = max((share for after, share in HOPELESS if turns >= after), default=0.0)
+    share = max(share for after, share in HOPELESS if times >= after)
     speeds = {}
     for side in sides:
         blocks = [entry.block for entry in found.entries if entry.contender == side.name]
