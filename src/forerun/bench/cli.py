@@ -20,7 +20,7 @@ from forerun.bench.cells.definitions import CELLS
 from forerun.bench.depth import check_copiers
 from forerun.bench.flags import ACCEPTANCE, adjusted, is_given, modes_of
 from forerun.bench.models import Loaded, load_all_peers, load_models, models_of
-from forerun.bench.modes import Bench, measure_mode
+from forerun.bench.modes import Bench, Printer, measure_mode
 from forerun.bench.page.page import write_page
 from forerun.bench.peers import PEERS, check_peers
 from forerun.bench.plot import check_plot, write_plot
@@ -59,8 +59,8 @@ def bench_command(
             "--drafter",
             rich_help_panel=RUNS,
             metavar="LIST",
-            help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), what copies earlier "
-            "text, all of them with the adaptive policy (default: model,lookup; lookup without --draft)",
+            help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), what copies "
+            "earlier text, all of them with the adaptive policy (default: model,lookup; lookup without --draft)",
         ),
     ] = None,
     k: Annotated[str, _flag("--k", "Speculation lengths to try, each 1 or more", RUNS, "LIST")] = "1,2,3,4,5,6",
@@ -172,8 +172,9 @@ def bench_command(
     loaded = load_models(settings, mirror)
     with loaded.llm as llm:
         ids = {name: [task.encode(llm) for task in of_workload] for name, of_workload in tasks.items()}
+        show: Printer = print_report
         if asked is None:
-            document, show = _measure(loaded, settings, ids), print_report
+            document = _measure(loaded, settings, ids)
         else:
             most = max_tokens if is_given(context_of_flags, "max_tokens") else None
             with _progress() as tell:

@@ -36,8 +36,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class Session:
-    """Everything measured, every probe and when it was taken (seconds of `perf_counter`), the variants that failed with their reasons, and the settings each variant
-    ran with, by (workload, variant)."""
+    """Everything measured, every probe and when it was taken (`perf_counter`), the variants that failed with their
+    reasons, and the settings each variant ran with, by (workload, variant)."""
 
     measurements: list[Measurement] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)

@@ -15,7 +15,7 @@ from forerun.bench.curves import ModelPasses, Passes, measure_curves
 from forerun.bench.hardware import commit, hardware, versions
 from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
-from forerun.bench.rounds import Prompts, Report, run_rounds
+from forerun.bench.rounds import Prompts, Report, Session, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
 from forerun.bench.variants import ADAPTIVE, ForerunVariant, Variant
 from forerun.control.policy import FixedLength, Policy
@@ -154,11 +154,8 @@ def bench(
             **asdict(readings),
             "readings": len(session.probes),
             "threads": used.num_threads,
-            "series": [
-                [round(at - session.probed_at[0], 1), round(gb_s, 2)]
-                for at, gb_s in zip(session.probed_at, session.probes, strict=True)
-            ],
-        },  # fmt: skip
+            "series": _series(session),
+        },
         "cost_curve": curves,
         "floor": _floor(weights or {}, readings.median),
         "prompt_tokens": {name: [len(prompt) for prompt in of_workload] for name, of_workload in prompts.items()},
@@ -177,6 +174,12 @@ def _curves(
     sides |= {peer.name: peer for peer in peers if isinstance(peer, LlamaCppVariant)}
     limits = [model.capabilities.context_length for model in models.values()]
     return measure_curves(sides, probe, context, min((limit for limit in limits if limit is not None), default=None))
+
+
+def _series(session: Session) -> list[list[float]]:
+    """Every probe: [seconds since the first, GB/s]."""
+    times = zip(session.probed_at, session.probes, strict=True)
+    return [[round(at - session.probed_at[0], 1), round(gb_s, 2)] for at, gb_s in times]
 
 
 def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:

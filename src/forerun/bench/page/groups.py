@@ -33,12 +33,12 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
     """The groups of a document of workloads or of cells."""
     found = []
     for name, figures in document.get("workloads", {}).items():
-        ratios = [
-            {key: _ratio(f[over].get(PLAIN), "median") for key, f in figures.items() if f[over].get(PLAIN)}
+        decoding, whole = (
+            {key: _ratio(f[over][PLAIN], "median") for key, f in figures.items() if f[over].get(PLAIN)}
             for over in ("speedup_over", "end_to_end_speedup_over")
-        ]
+        )
         prompts = len(document.get("prompt_tokens", {}).get(name, ()))
-        found.append(Group(name, f"{prompts} prompts", 95, figures, *ratios))
+        found.append(Group(name, f"{prompts} prompts", 95, figures, decoding, whole))
     for name, figures in document.get("cells", {}).items():
         cell = figures["cell"]
         about = (
@@ -46,16 +46,16 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
             f"{cell['context']} tokens, draft: {cell['draft']}; {figures['blocks']} blocks in {figures['runs']} runs"
         )
         sides = figures["contenders"]
-        ratios = [
+        decoding, whole = (
             {
                 key: _ratio(f["over_plain"][metric], "ratio")
                 for key, f in sides.items()
                 if f["over_plain"][metric] and key != PLAIN
             }
             for metric in ("decoding", "whole")
-        ]
+        )
         probes = [(float(at), float(reading)) for at, reading in figures.get("probes", ())]
-        found.append(Group(name, about, 99, sides, *ratios, probes))
+        found.append(Group(name, about, 99, sides, decoding, whole, probes))
     return found
 
 
@@ -66,7 +66,7 @@ def group_part(group: Group) -> str:
     shares = [(name, f["share"]) for name, f in group.figures.items() if f.get("share")]
     origins = [(name, f["origins"]) for name, f in group.figures.items() if f.get("origins")]
     plots = [
-        figure(intervals(rows, "speed over plain, decoding"), f"Speed of decoding over plain, {group.level} % intervals"),
+        figure(intervals(rows, "speed over plain, decoding"), f"Decoding over plain, {group.level} % intervals"),
         figure(intervals(whole, "speed over plain, whole"), "The same of whole requests, reading the prompt included"),
         figure(stacks(shares, [part for part in PARTS if any(part in s for _, s in shares)], "% of time"),
                "Where the time of decoding went"),
