@@ -203,4 +203,4 @@ def _curves(bench: Bench, probe: BandwidthProbe) -> dict[str, Any]:
 
 
 def _told(report: Report, cell: str) -> Report:
-    return lambda what, done, total: report(f"{cell}: {what}", done, total)
+    return lambda what, done, total: report(f"{cell}, {what}", done, total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -136,10 +136,14 @@ class Block:
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON object, without its moments."""
-        counts = sorted(self.rounds.items())
         return {
-            **{name: value for name, value in asdict(self).items() if name not in ("moments", "rounds", "parts")},
-            "rounds": [[source, proposed, accepted, times] for (source, proposed, accepted), times in counts],
+            "num_first": self.num_first,
+            "num_decoded": self.num_decoded,
+            "read_s": self.read_s,
+            "first_s": self.first_s,
+            "decode_s": self.decode_s,
+            "rounds": [[*key, times] for key, times in sorted(self.rounds.items())],
+            "origins": dict(self.origins),
             "parts": {name: round(seconds, 6) for name, seconds in self.parts.items()},
         }
 

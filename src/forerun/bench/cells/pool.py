@@ -28,7 +28,7 @@ def line_of(run: CellRun, cell: Cell, about: dict[str, Any]) -> dict[str, Any]:
         **about,
         "dropped": run.dropped,
         "interrupted": run.interrupted,
-        "probes": [[round(at, 2), round(reading, 3)] for at, reading in run.probes],
+        "probes": [[round(at, 2), float(f"{reading:.5g}")] for at, reading in run.probes],
         "entries": [entry.to_dict() for entry in run.entries],
     }
 

@@ -40,7 +40,7 @@ class Entry:
         """As a JSON object."""
         return {
             "contender": self.contender, "prompts": self.prompts, "turn": self.turn,
-            "probes_gb_s": [round(reading, 3) for reading in self.probes_gb_s], "at": round(self.at, 2),
+            "probes_gb_s": [float(f"{reading:.5g}") for reading in self.probes_gb_s], "at": round(self.at, 2),
             "block": self.block.to_dict(),
         }  # fmt: skip
 
@@ -132,7 +132,7 @@ def _order(sides: Sequence[Contender], turn: int) -> list[Contender]:
     groups = [fixed[start : start + PLAIN_EVERY] for start in range(0, len(fixed), PLAIN_EVERY)] or [[]]
     order: list[Contender] = []
     for number, group in enumerate(groups):
-        order += [others[place] for place in turn_order(len(others), turn * len(groups) + number)]
+        order += [others[place] for place in turn_order(len(others), turn + number)]
         order += group
     return order
 
