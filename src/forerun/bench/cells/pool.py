@@ -35,8 +35,9 @@ def line_of(run: CellRun, cell: Cell, about: dict[str, Any]) -> dict[str, Any]:
 
 def append(path: Path, line: dict[str, Any]) -> None:
     """Add one run to a file."""
+    text = json.dumps(line, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, allow_nan=False) + "\n")
+        file.write(text)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def group_part(group: Group) -> str:
           for name, counts in _lengths(group.figures).items()),
         figure(lines({"GB/s": group.probes}, "seconds", "GB/s"), "Memory bandwidth while this was measured"),
     ]  # fmt: skip
-    columns_ = ("variant", "tokens/s", "whole", "over plain", "tokens/pass", "accepted", "sources")
+    columns_ = ("variant", "tokens/s", "whole, tokens/s", "over plain", "tokens/pass", "accepted", "sources")
     return grid(plots) + table(columns_, (_row(group, name) for name in group.figures))
 
 

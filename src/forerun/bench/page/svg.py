@@ -96,7 +96,7 @@ def lines(
         return ""
     xs = [math.log2(x) if log_x else x for points in drawn.values() for x, _ in points]
     ys = [y for points in drawn.values() for _, y in points]
-    left, right, top, bottom, height = 42.0, WIDTH - RIGHT, 18.0, 166.0, 200.0
+    left, right, top, bottom, height = 42.0, WIDTH - RIGHT, 24.0, 170.0, 204.0
     x_low, x_high = min(xs), max(xs)
     y_low, y_high = (0.0 if from_zero else min(ys)), max(ys)
     y_high = y_high if y_high > y_low else y_low + 1.0
@@ -108,6 +108,8 @@ def lines(
 
     parts = [_y_ticks(y_low, y_high, left, top, bottom)]
     shown = sorted({x for points in drawn.values() for x, _ in points}) if log_x else ticks(x_low, x_high)
+    if all(x == int(x) for x in xs):
+        shown = [x for x in shown if x == int(x)]  # nothing lies at half a row or half a step
     last = -math.inf
     for x in shown:
         at = place(x, y_low)[0]
@@ -125,7 +127,7 @@ def lines(
                 title = _title(f"{name}: {y:.4g} at {x:g}")
                 parts.append(f'<circle class="bar {colour}" cx="{a:.1f}" cy="{b:.1f}" r="2.6">{title}</circle>')
     parts.append(_text(right, height - 6, x_label, "end", "label"))
-    parts.append(_text(2, 11, y_label, "start", "label"))
+    parts.append(_text(2, 10, y_label, "start", "label"))
     return _svg(height, parts, f"{y_label} by {x_label}") + (legend(list(drawn)) if len(drawn) > 1 else "")
 
 
