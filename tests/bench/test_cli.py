@@ -253,7 +253,8 @@ def test_the_command_is_registered_and_its_help_names_the_workloads() -> None:
 
     result = CliRunner().invoke(forerun_app, ["bench", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    for word in (
+    workloads = "humaneval, chat, edit, json, summarise, creative, random"
+    for word in (workloads, "--cells", "--peers", "--plot", "--draft-vocabulary"):
         "humaneval, chat, edit, json, summarise, creative, random",
         "--cells",
         "--peers",
