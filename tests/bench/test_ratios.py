@@ -9,9 +9,9 @@ import pytest
 
 from forerun.bench.cells.batches import Block
 from forerun.bench.cells.contenders import COLD, WARM
+from forerun.bench.cells.entries import Entry
 from forerun.bench.cells.figures import cell_figures, overall, verdict_of
 from forerun.bench.cells.ratios import BIN, Ratio, bin_of, decoding, is_steady, ratio_of, strata_of, whole
-from forerun.bench.cells.run import Entry
 from forerun.bench.summary import PLAIN
 
 

@@ -46,13 +46,14 @@ def run_depths(
     params: SamplingParams,
     probe: BandwidthProbe,
     budget_s: float,
-    adaptive: Callable[[Drafter], Parts] = lambda drafter: (drafter, adaptive_policy()),
+    adaptive: Callable[[Drafter], Parts] | None = None,
     report: Report = lambda what, done, total: None,
     most_turns: int | None = None,
 ) -> dict[str, Any]:
     """{depth: {pattern: figures}}: tokens per second of plain decoding, of each drafter at `k` and of what `adaptive`
     makes of the first of them, and what the drafters' own work takes. `budget_s` is for each depth and pattern."""
     size, limit = llm.engine.vocabulary_size, llm.engine.target.capabilities.context_length
+    make = adaptive or (lambda drafter: (drafter, adaptive_policy(llm.engine.target)))
     found: dict[str, Any] = {}
     interrupted = False
     for depth in depths:
@@ -63,7 +64,7 @@ def run_depths(
             check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
             report(f"{depth} tokens, {pattern}", 0, 1)
             cost = {name: drafter_cost(copier(name), prompt, size, k) for name in names}
-            sides = [*unfixed(lambda: adaptive(copier(names[0]))), *(fixed(name, k, copier(name)) for name in names)]
+            sides = [*unfixed(lambda: make(copier(names[0]))), *(fixed(name, k, copier(name)) for name in names)]
             run = run_cell(llm, sides, [[prompt]], params, probe, budget_s, report, most_turns)
             interrupted = run.interrupted
             if run.entries:

@@ -72,6 +72,11 @@ class Bench:
         """The draft model, as stored or requantised, whichever was asked for."""
         return next(iter(self.loaded.drafts.values()), None)
 
+    @property
+    def policy(self) -> str:
+        """The adaptive policy's settings."""
+        return repr(adaptive_policy(self.loaded.llm.engine.target, self.draft))
+
     def about(self) -> dict[str, Any]:
         """Where, when and how: what every document carries."""
         return {
@@ -124,11 +129,11 @@ def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | 
         draft = bench.draft
         if draft is not None and cell.draft != "given":
             draft = AdversarialDraft(draft, cell.draft)
-        sides = contenders(draft, _adaptive(draft, settings), settings.draft_context)
+        sides = contenders(draft, _adaptive(bench, draft), settings.draft_context)
         run = run_cell(llm, sides, prompts, params, probe, 60 * modes.minutes, _told(bench.report, cell.name))
         line = line_of(run, cell, {
             "run": about["date"], **about, "target": settings.target, "draft": settings.draft, "num_tokens": num_tokens,
-            "sampling": {"seed": settings.seed}, "policy": repr(adaptive_policy()),
+            "sampling": {"seed": settings.seed}, "policy": bench.policy,
         })  # fmt: skip
         if run.entries:
             lines.append(line)
@@ -139,7 +144,7 @@ def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | 
     found = pooled([*earlier, *lines])
     mine = [reading for line in lines for _, reading in line["probes"]]
     return {
-        **about, "probe": _summary(mine, probe), "cost_curve": curves, "policy": repr(adaptive_policy()),
+        **about, "probe": _summary(mine, probe), "cost_curve": curves, "policy": bench.policy,
         "not_run": [] if bench.draft is not None else [cell.name for cell in modes.cells if cell.draft != "given"],
         "interrupted": any(line["interrupted"] for line in lines) or not lines, **found,
     }  # fmt: skip
@@ -148,11 +153,11 @@ def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | 
 def _phases(bench: Bench, probe: BandwidthProbe, max_tokens: int | None) -> dict[str, Any]:
     llm, readings = bench.loaded.llm, [probe.measure()]
     steps = {"load": load_phases(llm), "content": content_phases(llm)}
-    sides = {"plain": (None, FixedLength(0)), "adaptive": _adaptive(bench.draft, bench.settings)()}
+    sides = {"plain": (None, FixedLength(0)), "adaptive": _adaptive(bench, bench.draft)()}
     found = run_phases(llm, sides, steps, **({} if max_tokens is None else {"num_tokens": max_tokens}),
                        report=bench.report)  # fmt: skip
     readings.append(probe.measure())
-    return _document(bench, probe, readings, {"phases": found, "policy": repr(adaptive_policy())})
+    return _document(bench, probe, readings, {"phases": found, "policy": bench.policy})
 
 
 def _depths(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def _depths(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int) 
         60 * modes.minutes, report=bench.report,
     )  # fmt: skip
     readings.append(probe.measure())
-    return _document(bench, probe, readings, {"depth": found, "policy": repr(adaptive_policy())})
+    return _document(bench, probe, readings, {"depth": found, "policy": bench.policy})
 
 
 def _acceptance(bench: Bench, probe: BandwidthProbe, prompts: Prompts, max_tokens: int) -> dict[str, Any]:
@@ -180,8 +185,8 @@ def _acceptance(bench: Bench, probe: BandwidthProbe, prompts: Prompts, max_token
     return _document(bench, probe, readings, {"acceptance": found})
 
 
-def _adaptive(draft: Model | None, settings: Settings) -> Make:
-    return lambda: adaptive_parts(draft, settings.draft_context)
+def _adaptive(bench: Bench, draft: Model | None) -> Make:
+    return lambda: adaptive_parts(bench.loaded.llm.engine.target, draft, bench.settings.draft_context)
 
 
 def _document(bench: Bench, probe: BandwidthProbe, readings: Sequence[float], found: dict[str, Any]) -> dict[str, Any]:

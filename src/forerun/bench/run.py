@@ -70,7 +70,7 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
     variants = [ForerunVariant(PLAIN, over(None, FixedLength(0)), **sampling)]
     for name in settings.drafters:
         if name == ADAPTIVE:
-            drafter, policy = adaptive_parts(next(iter(drafts.values()), None), settings.draft_context)
+            drafter, policy = adaptive_parts(engine.target, next(iter(drafts.values()), None), settings.draft_context)
             variants.append(ForerunVariant(name, over(drafter, policy), name, **sampling))
             continue
         for k in settings.k:

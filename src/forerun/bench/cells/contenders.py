@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from forerun import drafting
 from forerun.bench.summary import PLAIN
-from forerun.control import policy as policies
 from forerun.control.policy import FixedLength, Policy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.errors import ParameterError
@@ -61,20 +60,19 @@ def copier(name: str) -> Drafter:
     return kind()
 
 
-def adaptive_policy() -> Policy:
-    """A new adaptive policy."""
-    kind: Callable[[], Policy] | None = getattr(policies, "AdaptiveLength", None)
-    return kind() if kind is not None else StandIn(3)
+def adaptive_policy(target: Model, draft: Model | None = None) -> Policy:
+    """A new adaptive policy for these models."""
+    return StandIn(3)
 
 
-def adaptive_parts(draft: Model | None, window: int | None = None) -> Parts:
+def adaptive_parts(target: Model, draft: Model | None, window: int | None = None) -> Parts:
     """Every source at once, and the policy that chooses among them, all new."""
     copies = copier("suffix" if has_copier("suffix") else "lookup")
     if draft is None:
-        return copies, adaptive_policy()
+        return copies, adaptive_policy(target)
     own = ModelDrafter(draft, window)
     stack: Callable[[Sequence[Drafter]], Drafter] | None = getattr(drafting, "StackDrafter", None)
-    return (own if stack is None else stack([copies, own])), adaptive_policy()
+    return (own if stack is None else stack([copies, own])), adaptive_policy(target, draft)
 
 
 def unfixed(adaptive: Make) -> list[Contender]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from forerun.bench.cells.batches import Block
 from forerun.bench.cells.contenders import ADAPTIVE
+from forerun.bench.cells.entries import Entry
 from forerun.bench.cells.ratios import Ratio, Speed, decoding, is_steady, ratio_of, whole
-from forerun.bench.cells.run import Entry
 from forerun.bench.summary import PLAIN
 from forerun.engine.statistics import Statistics
 from forerun.types import Origin

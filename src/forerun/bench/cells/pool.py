@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from forerun.bench.cells.definitions import Cell
+from forerun.bench.cells.entries import Entry, entry_of
 from forerun.bench.cells.figures import cell_figures, overall
-from forerun.bench.cells.run import CellRun, Entry, entry_of
+from forerun.bench.cells.run import CellRun
 from forerun.errors import FileFormatError
 
 KIND = "forerun-cell-run"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from forerun.bench.cells.batches import Block
-from forerun.bench.cells.run import Entry
+from forerun.bench.cells.entries import Entry
 
 BIN = 1.1
 """A bin's upper bandwidth over its lower one."""
@@ -113,6 +113,17 @@ def ratio_of(
 def sum_of(weights: Mapping[Key, float], drawn: Mapping[Key, np.ndarray], keys: Sequence[Key]) -> np.ndarray:
     """Weighted sum over some strata, [resamples]."""
     return np.asarray(sum(weights[key] * drawn[key] for key in keys))
+
+
+def gain_of(entries: Sequence[Entry], one: str, other: str, speed: Speed = decoding) -> float | None:
+    """The ratio of `ratio_of` without its interval."""
+    sides = [strata_of((e for e in entries if e.contender == name), speed) for name in (one, other)]
+    shared = sides[0].keys() & sides[1].keys()
+    if not shared:
+        return None
+    weights = {key: 1 / (1 / len(sides[0][key]) + 1 / len(sides[1][key])) for key in shared}
+    gains = (weights[key] * float(sides[0][key].mean() - sides[1][key].mean()) for key in shared)
+    return math.exp(sum(gains) / sum(weights.values()))
 
 
 def _residuals(side: Mapping[Key, np.ndarray]) -> np.ndarray:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
-from forerun.bench.cells.batches import Block, KeptPrompts, block_of, run_block
+from forerun.bench.cells.batches import KeptPrompts, run_block
 from forerun.bench.cells.contenders import Contender
+from forerun.bench.cells.entries import Entry
+from forerun.bench.cells.ratios import gain_of
 from forerun.bench.probe import BandwidthProbe
 from forerun.bench.rounds import Report, turn_order
+from forerun.bench.summary import PLAIN
 from forerun.errors import InputError
 from forerun.llm import LLM
 from forerun.sampling import SamplingParams
@@ -21,37 +23,6 @@ to be known to a percent."""
 HOPELESS = ((0, 0.5), (1, 0.75), (2, 0.9))
 """(times that every set of prompts was seen, share of the best fixed choice's speed): a fixed choice that is slower
 than that takes no further part, so that the time goes to those that could be the best."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One block and its place: which set of prompts, which turn of which run, and the bandwidth before and after it.
-    `at` is when it ended, in seconds since the cell began."""
-
-    contender: str
-    prompts: int
-    turn: int
-    probes_gb_s: tuple[float, float]
-    at: float
-    block: Block
-    run: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
-            "contender": self.contender, "prompts": self.prompts, "turn": self.turn,
-            "probes_gb_s": [float(f"{reading:.5g}") for reading in self.probes_gb_s], "at": round(self.at, 2),
-            "block": self.block.to_dict(),
-        }  # fmt: skip
-
-
-def entry_of(found: dict[str, Any], run: str = "") -> Entry:
-    """The entry that `Entry.to_dict` wrote."""
-    before, after = found["probes_gb_s"]
-    return Entry(
-        str(found["contender"]), int(found["prompts"]), int(found["turn"]), (float(before), float(after)),
-        float(found["at"]), block_of(found["block"]), run,
-    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -146,10 +117,10 @@ def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
 def _drop_hopeless(found: CellRun, sides: Sequence[Contender], times: int, turns: int) -> None:
     """Let fixed choices go that are clearly not the best one."""
     share = max(share for after, share in HOPELESS if times >= after)
-    speeds = {}
+    gains = {}
     for side in sides:
-        blocks = [entry.block for entry in found.entries if entry.contender == side.name]
-        if side.is_fixed and blocks:
-            speeds[side.name] = sum(b.num_decoded for b in blocks) / sum(b.decode_s for b in blocks)
-    best = max(speeds.values(), default=0.0)
-    found.dropped.update({name: turns for name, speed in speeds.items() if speed < share * best})
+        gain = gain_of(found.entries, side.name, PLAIN) if side.is_fixed else None
+        if gain is not None:
+            gains[side.name] = gain
+    best = max(gains.values(), default=0.0)
+    found.dropped.update({name: turns for name, gain in gains.items() if gain < share * best})
