@@ -118,13 +118,15 @@ def test_whole_requests_count_the_reading_of_prompts() -> None:
     [(1.0, 0.98, 1.1, "yes"), (1.0, 0.97, 1.1, "likely"), (0.97, 0.9, 0.99, "unclear"), (0.9, 0.8, 0.979, "no")],
 )
 def test_verdicts(ratio: float, low: float, high: float, verdict: str) -> None:
-    assert verdict_of(Ratio(ratio, low, high, (1, 1), 1, 1), 0.98) == verdict
+    assert verdict_of(Ratio(ratio, low, high, (4, 5), 1, 1), 0.98) == verdict
+    assert verdict_of(Ratio(ratio, low, high, (3, 5), 1, 1), 0.98) == "too few"
     assert verdict_of(None, 0.98) == "unmeasured"
 
 
 def test_the_best_fixed_choice_is_the_fastest_over_plain_and_never_an_adaptive_one() -> None:
     entries = [entry(PLAIN, 10), entry(COLD, 50), entry(WARM, 19), entry("model k=2", 20), entry("lookup k=4", 15)]
-    figures = cell_figures(entries)
+    figures = cell_figures([*3 * entries, entry("lookup k=8", 99)])
+    assert figures["adaptive"][WARM]["never_slower"]["decoding"]["verdict"] == "too few"
     assert figures["best_fixed"] == {"decoding": "model k=2", "whole": "model k=2"}
     near = figures["adaptive"][WARM]["near_best"]["decoding"]
     assert near["over"] == "model k=2"
@@ -132,15 +134,15 @@ def test_the_best_fixed_choice_is_the_fastest_over_plain_and_never_an_adaptive_o
     found = figures["contenders"]["model k=2"]
     assert found["tokens_per_pass"] == pytest.approx(100 / 75)
     assert found["acceptance_rate"] == pytest.approx(0.5)
-    assert found["k_histogram"] == {"0": 50, "2": 25}
-    assert found["sources"] == {"none": 50, "model": 25}
-    assert found["origins"] == {"decoded": 50, "drafted": 25, "recovered": 25}
+    assert found["k_histogram"] == {"0": 150, "2": 75}
+    assert found["sources"] == {"none": 150, "model": 75}
+    assert found["origins"] == {"decoded": 150, "drafted": 75, "recovered": 75}
 
 
 def test_the_claims_fail_where_one_cell_does_and_where_one_says_nothing() -> None:
-    good = cell_figures([entry(PLAIN, 10), entry(WARM, 10), entry("lookup k=4", 10)])
-    slow = cell_figures([entry(PLAIN, 10), entry(WARM, 9.79), entry("lookup k=4", 10.34)])
-    silent = cell_figures([entry(PLAIN, 10), entry(WARM, 10)])
+    good = cell_figures(4 * [entry(PLAIN, 10), entry(WARM, 10), entry("lookup k=4", 10)])
+    slow = cell_figures(4 * [entry(PLAIN, 10), entry(WARM, 9.79), entry("lookup k=4", 10.34)])
+    silent = cell_figures(4 * [entry(PLAIN, 10), entry(WARM, 10)])
     found = overall({"good": good})
     assert found["never_slower"]["holds"]
     assert found["near_best"]["holds"]

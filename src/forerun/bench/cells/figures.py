@@ -17,6 +17,8 @@ from forerun.engine.statistics import Statistics
 from forerun.types import Origin
 
 NEVER_SLOWER, NEAR_BEST = 0.98, 0.95
+MIN_BLOCKS = 4
+"""Blocks of each side below which an interval means nothing."""
 SPEEDS: dict[str, Speed] = {"decoding": decoding, "whole": whole}
 
 
@@ -29,8 +31,10 @@ def cell_figures(entries: Sequence[Entry]) -> dict[str, Any]:
     fixed = [name for name in names if name != PLAIN and name not in ADAPTIVE]
     contenders = {name: _contender(entries, name) for name in names}
     best = {}
+    most = max((contenders[name]["blocks"] for name in fixed), default=0)
+    known = [name for name in fixed if contenders[name]["blocks"] >= most / 2]  # not those that were dropped early
     for metric in SPEEDS:
-        over = {name: ratio for name in fixed if (ratio := contenders[name]["over_plain"][metric]) is not None}
+        over = {name: ratio for name in known if (ratio := contenders[name]["over_plain"][metric]) is not None}
         best[metric] = max(over, key=lambda name: float(over[name]["ratio"]), default=None)
     adaptive = {name: _adaptive(entries, name, best) for name in ADAPTIVE if name in names}
     return {
@@ -44,9 +48,12 @@ def cell_figures(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def verdict_of(ratio: Ratio | None, bound: float) -> str:
     """Whether a ratio is at least `bound`: "yes" and "no" where the whole interval says so, "likely" and "unclear"
-    where only the estimate lies above or below, "unmeasured" where there is none."""
+    where only the estimate lies above or below, "too few" and "unmeasured" where there are too few blocks, or none,
+    that may be compared."""
     if ratio is None:
         return "unmeasured"
+    if min(ratio.blocks) < MIN_BLOCKS:
+        return "too few"
     if ratio.low >= bound:
         return "yes"
     if ratio.high < bound:
@@ -66,7 +73,7 @@ def overall(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
             for metric in SPEEDS
         }
         failed = [place for place, verdict in verdicts.items() if verdict in broken]
-        unknown = [place for place, verdict in verdicts.items() if verdict == "unmeasured"]
+        unknown = [place for place, verdict in verdicts.items() if verdict in ("unmeasured", "too few")]
         found[claim] = {
             "holds": not failed and not unknown and bool(verdicts),
             "broken": failed, "unmeasured": unknown, "counts": dict(Counter(verdicts.values())),

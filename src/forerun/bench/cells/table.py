@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from forerun.bench.cells.figures import NEAR_BEST, NEVER_SLOWER
+from forerun.bench.summary import PLAIN
 
 WIDTH = 300
 
@@ -62,7 +63,7 @@ def verdict_lines(verdict: Mapping[str, Any]) -> Iterator[str]:
     for claim, text in words.items():
         found = verdict[claim]
         yield f"{text}: {'yes' if found['holds'] else 'NO'}"
-        for key, word in (("broken", "not so"), ("unmeasured", "not measured")):
+        for key, word in (("broken", "not so"), ("unmeasured", "not measured, or too little")):
             for place in found[key]:
                 yield f"  {word}: {place}"
 
@@ -90,8 +91,8 @@ def _row(name: str, figure: Mapping[str, Any], dropped: Mapping[str, int]) -> li
         name + turn,
         f"{figure['tokens_per_s']:.1f}",
         f"{figure['whole_tokens_per_s']:.1f}",
-        interval(over["decoding"]),
-        interval(over["whole"]),
+        "1" if name == PLAIN else interval(over["decoding"]),
+        "1" if name == PLAIN else interval(over["whole"]),
         str(figure["blocks"]),
         "-" if figure["tokens_per_pass"] is None else f"{figure['tokens_per_pass']:.2f}",
         "-" if rate is None else f"{100 * rate:.0f} %",
