@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     lines = [line for path in given.files for line in read_lines(path)]
     document = pooled(lines)
-    for name in ("hardware", "versions"):
-        document[name] = lines[-1].get(name) if lines else None
+    for name in ("command", "commit", "date", "hardware", "versions", "settings", "policy"):
+        document[name] = lines[-1].get(name) if lines else None  # of the latest run; commits are told for each cell
     print_cells(document, sys.stdout)
     print(json.dumps(document, allow_nan=False), flush=True)
     if given.report is not None:

@@ -27,7 +27,7 @@ def cell_figures(entries: Sequence[Entry]) -> dict[str, Any]:
 
     The best fixed choice is taken from the same blocks as its figure, which flatters it a little.
     """
-    names = list(dict.fromkeys(entry.contender for entry in entries))
+    names = sorted({entry.contender for entry in entries}, key=_place)
     fixed = [name for name in names if name != PLAIN and name not in ADAPTIVE]
     contenders = {name: _contender(entries, name) for name in names}
     best = {}
@@ -44,6 +44,13 @@ def cell_figures(entries: Sequence[Entry]) -> dict[str, Any]:
         "blocks": len(entries),
         "unsteady": sum(not is_steady(entry) for entry in entries),
     }
+
+
+def _place(name: str) -> tuple[int, str, int]:
+    """Plain first, then the adaptive ones, then each drafter by k."""
+    unfixed = (PLAIN, *ADAPTIVE)
+    drafter, _, k = name.partition(" k=")
+    return unfixed.index(name) if name in unfixed else len(unfixed), drafter, int(k) if k.isdecimal() else 0
 
 
 def verdict_of(ratio: Ratio | None, bound: float) -> str:

@@ -62,7 +62,7 @@ def verdict_lines(verdict: Mapping[str, Any]) -> Iterator[str]:
     }
     for claim, text in words.items():
         found = verdict[claim]
-        yield f"{text}: {'yes' if found['holds'] else 'NO'}"
+        yield f"{text}: {'yes' if found['holds'] else 'NO' if found['broken'] else 'not shown'}"
         for key, word in (("broken", "not so"), ("unmeasured", "not measured, or too little")):
             for place in found[key]:
                 yield f"  {word}: {place}"

@@ -16,11 +16,18 @@ def verdict_part(document: Mapping[str, Any]) -> str:
     verdict = document.get("verdict")
     if not verdict:
         return ""
-    items = []
+    claimed: dict[str, list[str]] = {}
     for line in verdict_lines(verdict):
-        is_claim = not line.startswith("  ")
-        kind = "" if not is_claim else "good" if line.endswith(": yes") else "bad"
-        items.append(f'<li class="{kind}">{escape(line.strip())}</li>')
+        if line.startswith("  "):
+            claimed[list(claimed)[-1]].append(line.strip())
+        else:
+            claimed[line] = []
+    items = []
+    for claim, places in claimed.items():
+        kind = "good" if claim.endswith(": yes") else "bad" if claim.endswith(": NO") else ""
+        rest = "".join(f"<p>{escape(place)}</p>" for place in places)
+        rest = f"<details><summary>in {len(places)} places</summary>{rest}</details>" if rest else ""
+        items.append(f'<li class="{kind}">{escape(claim)}{rest}</li>')
     columns = ("cell", "policy", "speed", "over plain", "never slower", "over the best", "near it", "the best")
     return f'<ul class="verdicts">{"".join(items)}</ul>' + table(columns, claims(document["cells"]))
 
