@@ -104,6 +104,19 @@ def test_more_blocks_narrow_the_interval_and_the_level_widens_it() -> None:
     assert wide == ratio_of(entries, WARM, PLAIN, level=0.99), "the seed is fixed"
 
 
+def test_the_interval_is_as_wide_as_the_scatter_of_blocks_makes_it() -> None:
+    # Fifty strata of two blocks, whose logs scatter by 0.1: a hundred of them give the mean to 0.01.
+    random = np.random.default_rng(4)
+    entries = [entry(PLAIN, 10, gb_s=BIN ** (number + 0.5)) for number in range(50)]
+    entries += [
+        entry(WARM, 10 * random.lognormal(0, 0.1), gb_s=BIN ** (number + 0.5)) for number in range(50) for _ in "ab"
+    ]
+    ratio = ratio_of(entries, WARM, PLAIN)
+    assert ratio is not None
+    assert ratio.strata == 50
+    assert np.log(ratio.high / ratio.low) == pytest.approx(2 * 2.576 * 0.01, rel=0.15)
+
+
 def test_whole_requests_count_the_reading_of_prompts() -> None:
     entries = [entry(PLAIN, 10), entry(WARM, 100)]
     decoded, all_of_it = ratio_of(entries, WARM, PLAIN, decoding), ratio_of(entries, WARM, PLAIN, whole)
