@@ -89,10 +89,10 @@ def test_phases_of_a_scripted_policy() -> None:
     plain, scripted = found["steps"]["load"]["plain"], found["steps"]["load"]["scripted"]
     assert [phase["phase"] for phase in scripted] == ["one", "two", "again"]
     assert all(set(phase["k"]) == {0.0} and phase["settled_k"] == 0 for phase in plain)
-    assert plain[0]["gaps"] == 58
-    assert plain[1]["gaps"] == 116
+    assert plain[0]["gaps"] == 59
+    assert plain[1]["gaps"] == 118
     assert scripted[0]["steps_to_settle"] == 0
-    assert scripted[1]["k"][:5] == [0.0] * 5
+    assert scripted[1]["k"][1:6] == [0.0] * 5
     assert scripted[1]["steps_to_settle"] >= 4, "k is back only after the pause"
     assert scripted[2]["steps_to_first_phases_k"] == 0
     assert "steps_to_first_phases_k" not in scripted[1]

@@ -112,7 +112,8 @@ class Recorder:
 class Block:
     """What one block came to. Decoding is what follows the first step: `num_decoded` tokens in `decode_s`. `first_s` is
     that step, `read_s` what reading the block's prompts took when they were read. `rounds` counts decoding rounds by
-    (source, proposed, accepted), `origins` decoded tokens by where they came from."""
+    (source, proposed, accepted), `origins` decoded tokens by where they came from. `moments` are all steps, the first
+    one too: between it and the next lies what a draft model reads."""
 
     num_first: int
     num_decoded: int
@@ -178,7 +179,7 @@ def run_block(
     )  # fmt: skip
     numbers: dict[int, int] = {}
     origins: Counter[Origin] = Counter()
-    moments: list[Moment] = []
+    begun, moments = list[Moment](), list[Moment]()
     waiting, num_first, first_s = set[int](), 0, 0.0
     try:
         for prompt in prompts:
@@ -200,17 +201,16 @@ def run_block(
                     num_first += len(delta.tokens)
                 else:
                     origins.update(delta.origins)
+            (begun if waiting else moments).extend(_moments(recorder, numbers, at))
             if waiting:
                 waiting -= {delta.sequence_id for delta in deltas if delta.tokens}
                 first_s = at if not waiting else first_s
-                recorder.heard.clear()
-            moments.extend(_moments(recorder, numbers, at))
     finally:
         own.cancel_all()
         if kept is not None:
             for sequence_id in numbers:
                 kept.forget(sequence_id)
-    return _block(prompts, moments, kept, num_first, first_s, perf_counter() - start, origins)
+    return _block(prompts, begun, moments, kept, num_first, first_s, perf_counter() - start, origins)
 
 
 def _moments(recorder: Recorder, numbers: dict[int, int], at: float) -> list[Moment]:
@@ -226,8 +226,8 @@ def _moments(recorder: Recorder, numbers: dict[int, int], at: float) -> list[Mom
 
 
 def _block(
-    prompts: Sequence[Sequence[int]], moments: list[Moment], kept: KeptPrompts | None, num_first: int, first_s: float,
-    total_s: float, origins: Counter[Origin],
+    prompts: Sequence[Sequence[int]], begun: list[Moment], moments: list[Moment], kept: KeptPrompts | None,
+    num_first: int, first_s: float, total_s: float, origins: Counter[Origin],
 ) -> Block:  # fmt: skip
     rounds: Counter[tuple[str, int, int]] = Counter()
     for moment in moments:
@@ -237,4 +237,5 @@ def _block(
         for name in ("draft", "target", "verify", "host")
     }
     read_s = 0.0 if kept is None else sum(kept.read(prompt) for prompt in prompts)
-    return Block(num_first, origins.total(), read_s, first_s, total_s - first_s, rounds, origins, parts, tuple(moments))
+    steps = (*begun, *moments)
+    return Block(num_first, origins.total(), read_s, first_s, total_s - first_s, rounds, origins, parts, steps)
