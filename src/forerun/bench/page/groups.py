@@ -38,7 +38,7 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
             for over in ("speedup_over", "end_to_end_speedup_over")
         )
         prompts = len(document.get("prompt_tokens", {}).get(name, ()))
-        found.append(Group(name, f"{prompts} prompts", 95, figures, decoding, whole))
+        found.append(Group(name, f"prompts: {prompts}", 95, figures, decoding, whole))
     for name, figures in document.get("cells", {}).items():
         cell = figures["cell"]
         about = (
