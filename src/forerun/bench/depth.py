@@ -24,7 +24,7 @@ from forerun.llm import LLM
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, SamplingParams
-from forerun.types import Plan
+from forerun.types import FinishReason, Plan
 
 PATTERNS = ("random", "periodic")
 PERIOD = 2
@@ -81,6 +81,7 @@ class Text:
     sequence_id: int = 0
     params: SamplingParams = field(default_factory=SamplingParams)
     num_missing: int = 1
+    finish_reason: FinishReason | None = None
 
     @property
     def prompt_length(self) -> int:
