@@ -267,5 +267,6 @@ def test_the_command_is_registered_and_its_help_names_the_workloads() -> None:
 
     result = CliRunner().invoke(forerun_app, ["bench", "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
-    for word in ("humaneval, chat, edit, json, summarise", "--peers", "--plot", "--draft-vocabulary"):
+    names = "humaneval, chat, edit, json, summarise, creative, random"
+    for word in (names, "--cells", "--peers", "--plot", "--draft-vocabulary"):
         assert word in result.output

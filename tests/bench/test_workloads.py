@@ -16,7 +16,7 @@ from forerun.bench import workloads
 from forerun.bench.workloads import WORKLOADS, load_workload, parse_edit, parse_sections
 from forerun.errors import FileFormatError, MissingDependencyError, ParameterError
 
-WRITTEN = ("chat", "edit", "json", "summarise")
+WRITTEN = ("chat", "edit", "json", "summarise", "creative")
 
 
 def text_of(task: workloads.Task) -> str:

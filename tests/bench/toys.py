@@ -35,6 +35,13 @@ def quick_probe() -> BandwidthProbe:
     return BandwidthProbe(num_threads=1, num_bytes=1 << 12, seconds=0.0)
 
 
+def steady_probe() -> BandwidthProbe:
+    """One that always reads 20 GB/s."""
+    probe = quick_probe()
+    probe.measure = lambda: 20.0  # type: ignore[method-assign]
+    return probe
+
+
 def settings(**changed: Any) -> Settings:
     values: dict[str, Any] = {
         "workloads": ("chat", "edit"), "target": "toy", "draft": "toy-draft", "drafters": ("model", "lookup"),

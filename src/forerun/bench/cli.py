@@ -8,20 +8,26 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from forerun.bench.models import Loaded, load_all_peers, load_models
+from forerun.bench.cells.contenders import COPIERS
+from forerun.bench.cells.definitions import CELLS
+from forerun.bench.depth import check_copiers
+from forerun.bench.flags import ACCEPTANCE, adjusted, is_given, modes_of
+from forerun.bench.models import Loaded, load_all_peers, load_models, models_of
+from forerun.bench.modes import Bench, Printer, measure_mode
+from forerun.bench.page.page import write_page
 from forerun.bench.peers import PEERS, check_peers
 from forerun.bench.plot import check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings, bench
-from forerun.bench.variants import DRAFTERS, NEED_MODELS
+from forerun.bench.variants import DRAFTERS
 from forerun.bench.workloads import WORKLOADS, load_workload
 from forerun.checks import whole
 from forerun.errors import ParameterError
@@ -29,7 +35,7 @@ from forerun.runtime.cost import ROWS
 from forerun.sampling import SamplingParams
 
 INTERRUPTED = 130
-MODELS, RUNS, OUTPUT = "Models", "What is measured", "Output"
+MODELS, RUNS, MODES, OUTPUT = "Models", "What is measured", "Measured instead of workloads", "Output"
 
 
 def _flag(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
@@ -37,6 +43,7 @@ def _flag(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
 
 
 def bench_command(
+    context_of_flags: typer.Context,
     target: Annotated[str, _flag("--target", "The target model", MODELS, "MODEL")],
     workloads: Annotated[
         list[str] | None,
@@ -47,12 +54,13 @@ def bench_command(
     draft: Annotated[str | None, _flag("--draft", "The draft model, of the same vocabulary", MODELS, "MODEL")] = None,
     drafters: Annotated[
         str | None,
-        _flag(
+        typer.Option(
             "--drafters",
-            "Some of model,requantised,stack,lookup,suffix: the draft as stored, rounded to 4 bits (native runtime), "
-            "with suffix, prompt lookup, suffix matches (default: model,lookup; lookup without --draft)",
-            RUNS,
-            "LIST",
+            "--drafter",
+            rich_help_panel=RUNS,
+            metavar="LIST",
+            help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), what copies "
+            "earlier text, all of them with the adaptive policy (default: model,lookup; lookup without --draft)",
         ),
     ] = None,
     k: Annotated[str, _flag("--k", "Speculation lengths to try, each 1 or more", RUNS, "LIST")] = "1,2,3,4,5,6",
@@ -84,6 +92,43 @@ def bench_command(
     ] = 0.0,
     strict: Annotated[bool, _flag("--strict", "Pad every pass to one shape: text equal bit for bit", MODELS)] = False,
     peers: Annotated[str, _flag("--peers", f"none, or some of {','.join(PEERS)}", RUNS, "LIST")] = "none",
+    cells: Annotated[
+        str | None,
+        _flag(
+            "--cells",
+            f"Measure that adaptive drafting is never slower: all, or some of {', '.join(CELLS)}",
+            MODES,
+            "LIST",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, _flag("--minutes", "About how long each cell takes, or each depth and pattern", MODES)
+    ] = 5.0,
+    append: Annotated[
+        Path | None,
+        _flag(
+            "--append",
+            "Keep the cells' blocks in a file of JSON lines, and pool them with those it has",
+            MODES,
+            "FILE.jsonl",
+        ),
+    ] = None,
+    phases: Annotated[
+        bool, _flag("--phases", "Follow steps of load (1, 8, 1, 12 requests) and of content", MODES)
+    ] = False,
+    depth: Annotated[
+        str | None,
+        _flag("--depth", "Measure copying drafters behind so many tokens, for example 512,2048,8192", MODES, "LIST"),
+    ] = None,
+    pattern: Annotated[str, _flag("--pattern", "What those tokens are: some of random,periodic", MODES, "LIST")] = (
+        "random,periodic"
+    ),
+    acceptance: Annotated[
+        bool, _flag("--acceptance", "Tabulate acceptance by workload and temperature", MODES)
+    ] = False,
+    report: Annotated[
+        Path | None, _flag("--report", "Write a self-contained page with all figures and plots", OUTPUT, "FILE.html")
+    ] = None,
     plot: Annotated[Path | None, _flag("--plot", "Write a picture of the speed-ups", OUTPUT, "FILE.png")] = None,
     output: Annotated[Path | None, _flag("--output", "Write the document to a file too", OUTPUT, "FILE.json")] = None,
     mirror: Annotated[
@@ -95,14 +140,16 @@ def bench_command(
 
     The last line of standard output is one JSON document.
     """
+    modes = modes_of(context_of_flags, cells, minutes, append, phases, depth, pattern, acceptance)
+    wanted = adjusted(modes, context_of_flags, {"drafters": drafters, "k": k, "prompts": prompts, "draft": draft})
     settings = Settings(
         workloads=tuple(dict.fromkeys(workloads or WORKLOADS)),
         target=target,
         draft=draft,
-        drafters=_drafters(drafters, draft),
-        k=_lengths(k),
+        drafters=wanted["drafters"] or _drafters(drafters, draft),
+        k=_lengths(wanted["k"]),
         max_tokens=max_tokens,
-        prompts=prompts,
+        prompts=wanted["prompts"],
         rounds=rounds,
         temperature=temperature,
         seed=seed,
@@ -118,19 +165,29 @@ def bench_command(
         context=context,
         peers=_items(peers) if peers != "none" else (),
     )
-    _check(settings, plot, output)
-    tasks = {name: load_workload(name, prompts) for name in settings.workloads}
+    _check(settings, {"plot": plot, "output": output, "append": append, "report": report})
+    check_plot(plot)
+    asked = modes.name
+    tasks = {name: load_workload(name, settings.prompts) for name in settings.workloads if asked in (None, ACCEPTANCE)}
     loaded = load_models(settings, mirror)
     with loaded.llm as llm:
-        ids = {name: [llm.encode(task.prompt) for task in of_workload] for name, of_workload in tasks.items()}
-        document = _measure(loaded, settings, ids)
-    print_report(document, sys.stdout)
+        ids = {name: [task.encode(llm) for task in of_workload] for name, of_workload in tasks.items()}
+        show: Printer = print_report
+        if asked is None:
+            document = _measure(loaded, settings, ids)
+        else:
+            most = max_tokens if is_given(context_of_flags, "max_tokens") else None
+            with _progress() as tell:
+                document, show = measure_mode(Bench(loaded, settings, _command(), tell), modes, ids, most)
+    show(document, sys.stdout)
     text = json.dumps(document, allow_nan=False)
     print(text, flush=True)
     if output is not None:
         output.write_text(text + "\n", encoding="utf-8")
     if plot is not None and document["workloads"]:
         write_plot(document, plot)
+    if report is not None:
+        write_page(document, report)
     if document["interrupted"]:
         raise typer.Exit(INTERRUPTED)
 
@@ -158,7 +215,7 @@ def _drafters(text: str | None, draft: str | None) -> tuple[str, ...]:
     return names
 
 
-def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
+def _check(settings: Settings, written: Mapping[str, Path | None]) -> None:
     """Refuse what can be refused before any model is looked at."""
     whole("max_tokens", settings.max_tokens, 2, None, "a whole number of at least 2: decoding begins after the first")
     whole("prompts", settings.prompts, 1, None, "a whole number of at least 1")
@@ -166,19 +223,19 @@ def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
     whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
     SamplingParams(temperature=settings.temperature, seed=settings.seed)
     check_peers(settings.peers)
-    models = [name for name in settings.drafters if name in NEED_MODELS]
+    models = models_of(settings.drafters, settings.draft)
     if models and settings.draft is None:
         raise ParameterError(
             "drafters", f"{models[0]!r} needs a draft model", "give --draft MODEL, or --drafters lookup"
         )
     if settings.draft is not None and not models and "assisted" not in settings.peers:
         raise ParameterError(
-            "draft", "would be left unused", "add model, requantised or stack to --drafters, or assisted to --peers"
+            "draft", "would be left unused", "add model, requantised or adaptive to --drafters, or assisted to --peers"
         )
-    for name, path in (("plot", plot), ("output", output)):
+    check_copiers([name for name in settings.drafters if name in COPIERS])
+    for name, path in written.items():
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
-    check_plot(plot)
 
 
 def _measure(loaded: Loaded, settings: Settings, prompts: Prompts) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from forerun import loading
 from forerun.bench.llamacpp import LLAMA_CPP, load_llamacpp
 from forerun.bench.peers import load_peers, reason_of
 from forerun.bench.run import Settings
-from forerun.bench.variants import DRAFT_MODELS, NEED_MODELS, Variant
+from forerun.bench.variants import ADAPTIVE, DRAFT_MODELS, NEED_MODELS, Variant
 from forerun.bench.weights import bytes_per_pass
 from forerun.drafting import ModelDrafter
 from forerun.models.progress import RichProgress
@@ -48,8 +48,7 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     from forerun.models.tokenizer import load_tokenizer
 
     progress = RichProgress(Console(stderr=True))
-    needed = {NEED_MODELS.get(name) for name in settings.drafters}
-    wanted = [name for name in DRAFT_MODELS if name in needed]
+    wanted = models_of(settings.drafters, settings.draft)
     target_files = resolve(settings.target, mirror=mirror, progress=progress)
     draft_files = None if settings.draft is None else resolve(settings.draft, mirror=mirror, progress=progress)
     second: Choice | None = None
@@ -79,6 +78,13 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     if second is not None:
         drafts["requantised"] = second.load(progress)
     return Loaded(llm, drafts, target_files, draft_files)
+
+
+def models_of(drafters: Sequence[str], draft: str | None) -> list[str]:
+    """The draft models that some drafters need, by their names in DRAFT_MODELS."""
+    needed = {NEED_MODELS.get(name) for name in drafters}
+    named = [name for name in DRAFT_MODELS if name in needed]
+    return named or ["model"] * (ADAPTIVE in drafters and draft is not None)
 
 
 def load_all_peers(settings: Settings, loaded: Loaded, num_tokens: int) -> tuple[list[Variant], dict[str, str]]:

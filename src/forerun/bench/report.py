@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from forerun.bench.summary import PLAIN
-from forerun.bench.variants import DRAFT_MODELS
+from forerun.bench.variants import ADAPTIVE, DRAFT_MODELS
 
 WIDTH = 300
 
@@ -104,7 +104,8 @@ def remarks(document: Mapping[str, Any], workload: str) -> Iterator[str]:
     figures, best = document["workloads"][workload], document["best"][workload]
     for drafter, winner in best.items():
         if drafter != "overall":
-            yield f"best k for {drafter}: {winner['k']}. {_against(winner)}"
+            found = drafter if drafter == ADAPTIVE else f"best k for {drafter}: {winner['k']}"
+            yield f"{found}. {_against(winner)}"
     overall = best["overall"]["variant"]
     spent = ", ".join(f"{part} {ms:.2f}" for part, ms in figures[overall]["round_ms"].items())
     loser = "; no drafter beats plain decoding here" if overall == PLAIN else ""

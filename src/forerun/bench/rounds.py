@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from forerun.bench.probe import BandwidthProbe
@@ -35,11 +36,12 @@ class Measurement:
 
 @dataclass(slots=True)
 class Session:
-    """Everything measured, every probe, the variants that failed with their reasons, and the settings each variant
-    ran with, by (workload, variant)."""
+    """Everything measured, every probe and when it was taken (`perf_counter`), the variants that failed with their
+    reasons, and the settings each variant ran with, by (workload, variant)."""
 
     measurements: list[Measurement] = field(default_factory=list)
     probes: list[float] = field(default_factory=list)
+    probed_at: list[float] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     described: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     interrupted: bool = False
@@ -47,6 +49,7 @@ class Session:
     def probe(self, probe: BandwidthProbe) -> float:
         """Take one reading and keep it."""
         self.probes.append(probe.measure())
+        self.probed_at.append(perf_counter())
         return self.probes[-1]
 
     @contextmanager

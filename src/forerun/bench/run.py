@@ -10,15 +10,16 @@ from typing import Any
 
 from forerun import _native
 from forerun.bench.agreement import find_differences
+from forerun.bench.cells.contenders import COPIERS, adaptive_parts, copier
 from forerun.bench.curves import ModelPasses, Passes, measure_curves
 from forerun.bench.hardware import commit, hardware, versions
 from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
-from forerun.bench.rounds import Prompts, Report, run_rounds
+from forerun.bench.rounds import Prompts, Report, Session, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
-from forerun.bench.variants import NEED_MODELS, ForerunVariant, Variant
-from forerun.control.policy import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
+from forerun.bench.variants import ADAPTIVE, NEED_MODELS, ForerunVariant, Variant
+from forerun.control.policy import FixedLength, Policy
+from forerun.drafting import Drafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
@@ -60,24 +61,30 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
     sampling: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
     engine = llm.engine
 
-    def over(drafter: Drafter | None, k: int) -> LLM:
+    def over(drafter: Drafter | None, policy: Policy) -> LLM:
         return LLM(
-            engine.target, llm.tokenizer, drafter, FixedLength(k),
+            engine.target, llm.tokenizer, drafter, policy,
             vocabulary_size=engine.vocabulary_size, eos_ids=tuple(engine.eos_ids),
         )  # fmt: skip
 
-    variants = [ForerunVariant(PLAIN, over(None, 0), **sampling)]
+    variants = [ForerunVariant(PLAIN, over(None, FixedLength(0)), **sampling)]
     for name in settings.drafters:
+        if name == ADAPTIVE:
+            drafter, policy = adaptive_parts(engine.target, next(iter(drafts.values()), None), settings.draft_context)
+            variants.append(ForerunVariant(name, over(drafter, policy), name, **sampling))
+            continue
         for k in settings.k:
             variants.append(
-                ForerunVariant(f"{name} k={k}", over(_drafter(name, drafts, settings), k), name, k, **sampling)
+                ForerunVariant(
+                    f"{name} k={k}", over(_drafter(name, drafts, settings), FixedLength(k)), name, k, **sampling
+                )
             )
     return variants
 
 
 def _drafter(name: str, drafts: Mapping[str, Model], settings: Settings) -> Drafter:
-    if name in ("lookup", "suffix"):
-        return LookupDrafter() if name == "lookup" else SuffixDrafter()
+    if name in COPIERS:
+        return copier(name)
     if NEED_MODELS[name] not in drafts:
         raise ParameterError("drafters", f"{name!r} needs a draft model", "give --draft MODEL, or --drafters lookup")
     by_model = ModelDrafter(drafts[NEED_MODELS[name]], settings.draft_context, settings.draft_min_confidence)
@@ -144,7 +151,12 @@ def bench(
             "device": target.capabilities.device,
             "threads": _threads(),
         },
-        "probe": {**asdict(readings), "readings": len(session.probes), "threads": used.num_threads},
+        "probe": {
+            **asdict(readings),
+            "readings": len(session.probes),
+            "threads": used.num_threads,
+            "series": _series(session),
+        },
         "cost_curve": curves,
         "floor": _floor(weights or {}, readings.median),
         "prompt_tokens": {name: [len(prompt) for prompt in of_workload] for name, of_workload in prompts.items()},
@@ -163,6 +175,12 @@ def _curves(
     sides |= {peer.name: peer for peer in peers if isinstance(peer, LlamaCppVariant)}
     limits = [model.capabilities.context_length for model in models.values()]
     return measure_curves(sides, probe, context, min((limit for limit in limits if limit is not None), default=None))
+
+
+def _series(session: Session) -> list[list[float]]:
+    """Every probe: [seconds since the first, GB/s]."""
+    times = zip(session.probed_at, session.probes, strict=True)
+    return [[round(at - session.probed_at[0], 1), round(gb_s, 2)] for at, gb_s in times]
 
 
 def _floor(weights: Mapping[str, int | None], gb_s: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ are not independent of each other). Best k is chosen and measured on the same ru
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -116,9 +117,19 @@ def _speculation(samples: Sequence[Sample]) -> dict[str, Any]:
         "acceptance_rate": statistics.acceptance_rate,
         "acceptance_by_depth": statistics.acceptance_by_depth,
         "histogram": statistics.histogram,
+        "k_histogram": _lengths(statistics),
+        "origins": dict(Counter(origin for sample in samples for origin in sample.origins).most_common()),
         "share": {part: ms / total for part, ms in round_ms.items()},
         "round_ms": round_ms,
     }
+
+
+def _lengths(statistics: Statistics) -> dict[str, int]:
+    """Rounds by how many draft tokens were verified."""
+    counts: Counter[int] = Counter()
+    for (proposed, _), times in statistics.rounds.items():
+        counts[proposed] += times
+    return {str(k): times for k, times in sorted(counts.items())}
 
 
 def _round_ms(sample: Sample, statistics: Statistics) -> dict[str, float]:

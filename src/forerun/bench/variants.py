@@ -15,12 +15,15 @@ from typing import Any, Protocol
 from forerun.engine.statistics import Statistics
 from forerun.errors import ForerunError
 from forerun.llm import LLM
+from forerun.types import Origin
 
 DRAFT_MODELS = ("model", "requantised")
 """The draft model as its file stores it, and the same rounded to 4 bits at load."""
+ADAPTIVE = "adaptive"
+"""Every source at once under the adaptive policy, which chooses among them and how far to draft, every round."""
 NEED_MODELS = {"model": "model", "requantised": "requantised", "stack": "model"}
 """Drafters that draft with a draft model -> which of DRAFT_MODELS."""
-DRAFTERS = (*NEED_MODELS, "lookup", "suffix")
+DRAFTERS = (*NEED_MODELS, "lookup", "suffix", ADAPTIVE)
 PARTS = ("draft", "target", "verify", "host")
 
 
@@ -28,7 +31,8 @@ PARTS = ("draft", "target", "verify", "host")
 class Sample:
     """One generation. Decoding begins when the first tokens arrive: `num_first` of them (1, or a whole accepted block
     from an engine that drafts while it reads the prompt), after `first_s`; it ends with the last token, after
-    `total_s`. `statistics` and `num_passes` cover decoding only; None where the engine does not tell.
+    `total_s`. `statistics`, `num_passes` and `origins` cover decoding only; None or () where the engine
+    does not tell.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +41,7 @@ class Sample:
     total_s: float
     num_passes: int | None = None
     statistics: Statistics | None = None
+    origins: tuple[Origin, ...] = ()
 
     @property
     def num_decoded(self) -> int:
@@ -121,7 +126,8 @@ class ForerunVariant:
                 "use fewer --max-tokens, or a model with a longer context",
             )
         decoded = since(result.speculation, read)
-        return Sample(result.tokens, num_first, first_s, total_s, decoded.num_rounds, decoded)
+        origins = result.origins[num_first:]
+        return Sample(result.tokens, num_first, first_s, total_s, decoded.num_rounds, decoded, origins)
 
     def describe(self) -> dict[str, Any]:
         return {"drafter": self.drafter, "k": self.k}

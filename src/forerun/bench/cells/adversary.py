@@ -1,0 +1,47 @@
+"""Draft models that are of no use, at the price of a real one: every pass of the given model is made, and its rows are
+replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from forerun.arrays import asarray_like, namespace
+from forerun.bench.cells.definitions import DraftKind
+from forerun.runtime.base import Model, Rows
+from forerun.types import Span
+
+NUM_NOISE = 61
+SPREAD = 1.0
+"""Standard deviation of logits of noise: what a head of random weights gives behind a normalised state."""
+
+
+class AdversarialDraft:
+    """A model whose rows tell nothing of the text: "noise" has rows of normal logits, as random weights give them, a
+    fixed one for each token fed; "liar" has the model's own rows, moved by half the vocabulary, so that it is as sure
+    as the model is, and wrong. Everything else is the model's."""
+
+    def __init__(self, model: Model, kind: DraftKind) -> None:
+        self._model, self._kind = model, kind
+        size = model.capabilities.vocabulary_size
+        random = np.random.default_rng(0)
+        self._noise = random.normal(0.0, SPREAD, (NUM_NOISE, size)).astype(np.float32) if kind == "noise" else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, spans: Sequence[Span]) -> Rows:
+        """The model's pass, and other rows."""
+        rows = self._model.forward(spans)
+        matrix = rows.matrix
+        if not matrix.shape[0]:
+            return rows
+        rows.wait()  # the pass is paid for, also where nobody looks at its rows
+        if self._noise is None:
+            other = namespace(matrix).roll(matrix, matrix.shape[1] // 2, axis=1)
+        else:
+            fed = [token for span in spans for token in list(span.tokens)[len(span.tokens) - span.num_rows :]]
+            other = asarray_like(self._noise[[token % NUM_NOISE for token in fed]], matrix, matrix.dtype)
+        return Rows(other, np.diff(rows.starts).tolist())

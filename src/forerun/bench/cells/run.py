@@ -1,0 +1,126 @@
+"""One cell, measured: blocks of all contenders in turn over the same loaded models, each between two probes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from forerun.bench.cells.batches import KeptPrompts, run_block
+from forerun.bench.cells.contenders import Contender
+from forerun.bench.cells.entries import Entry
+from forerun.bench.cells.ratios import gain_of
+from forerun.bench.probe import BandwidthProbe
+from forerun.bench.rounds import Report, turn_order
+from forerun.bench.summary import PLAIN
+from forerun.errors import InputError
+from forerun.llm import LLM
+from forerun.sampling import SamplingParams
+
+PLAIN_EVERY = 4
+"""Plain decoding and the adaptive ones get a block for every so many fixed choices of a turn: it is their ratio that is
+to be known to a percent."""
+HOPELESS = ((0, 0.5), (1, 0.75), (2, 0.9))
+"""(times that every set of prompts was seen, share of the best fixed choice's speed): a fixed choice that is slower
+than that takes no further part, so that the time goes to those that could be the best."""
+
+
+@dataclass(slots=True)
+class CellRun:
+    """What was measured of a cell. `probes` are (seconds since the cell began, GB/s)."""
+
+    entries: list[Entry] = field(default_factory=list)
+    probes: list[tuple[float, float]] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Fixed choices that took no further part, and after which turn."""
+    interrupted: bool = False
+
+
+def run_cell(
+    llm: LLM,
+    sides: Sequence[Contender],
+    prompts: Sequence[Sequence[Sequence[int]]],
+    params: SamplingParams,
+    probe: BandwidthProbe,
+    budget_s: float,
+    report: Report = lambda what, done, total: None,
+    most_turns: int | None = None,
+) -> CellRun:
+    """Measure for about `budget_s` seconds, at least one turn: every side on every set of prompts in turn. Ctrl-C ends
+    it, and what was measured until then is returned."""
+    found = CellRun()
+    kept = KeptPrompts(llm.engine.target)
+    started = perf_counter()
+    turn = 0
+    try:
+        for number, together in enumerate(prompts):
+            report("reading prompts", number, len(prompts))
+            for prompt in together:
+                kept.read(prompt)
+        started = perf_counter()
+        _probe(found, probe, started)
+        for side in sides:  # what a first block does once: pages, caches, measured costs. It is not counted
+            report(f"warming up {side.name}", 0, 1)
+            run_block(llm, *side.make(), prompts[0][:1], params, kept)
+        while most_turns is None or turn < most_turns:
+            spent, at = perf_counter() - started, turn % len(prompts)
+            if turn and spent * (turn + 1) / turn > budget_s:
+                break
+            here = [side for side in sides if side.name not in found.dropped]
+            order = _order(here, turn)
+            for place, side in enumerate(order):
+                report(f"turn {turn + 1}: {side.name}", place, len(order))
+                before = found.probes[-1][1]
+                block = run_block(llm, *side.make(), prompts[at], params, kept)
+                around = before, _probe(found, probe, started)
+                found.entries.append(Entry(side.name, at, turn, around, perf_counter() - started, block))
+            turn += 1
+            _drop_hopeless(found, here, turn // len(prompts), turn)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    finally:
+        kept.drop()
+    return found
+
+
+def check_prompts(name: str, prompts: Sequence[Sequence[Sequence[int]]], num_tokens: int, limit: int | None) -> None:
+    """Refuse prompts that leave no room for `num_tokens`."""
+    longest = max(len(prompt) for together in prompts for prompt in together)
+    if limit is not None and longest + num_tokens > limit:
+        raise InputError(
+            f"{num_tokens} tokens do not fit behind the prompts of {name}",
+            f"they have up to {longest} tokens, and the context holds {limit}",
+            "leave this one out, or take a model with a longer context",
+        )
+
+
+def _order(sides: Sequence[Contender], turn: int) -> list[Contender]:
+    """The sides of a turn: fixed ones in a balanced order, the others in every gap between a few of them, in an order
+    that is balanced as well."""
+    fixed = [side for side in sides if side.is_fixed]
+    others = [side for side in sides if not side.is_fixed]
+    fixed = [fixed[place] for place in turn_order(len(fixed), turn)]
+    groups = [fixed[start : start + PLAIN_EVERY] for start in range(0, len(fixed), PLAIN_EVERY)] or [[]]
+    order: list[Contender] = []
+    for number, group in enumerate(groups):
+        order += [others[place] for place in turn_order(len(others), turn + number)]
+        order += group
+    return order
+
+
+def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
+    reading = probe.measure()
+    found.probes.append((perf_counter() - started, reading))
+    return reading
+
+
+def _drop_hopeless(found: CellRun, sides: Sequence[Contender], times: int, turns: int) -> None:
+    """Let fixed choices go that are clearly not the best one."""
+    share = max(share for after, share in HOPELESS if times >= after)
+    gains = {}
+    for side in sides:
+        gain = gain_of(found.entries, side.name, PLAIN) if side.is_fixed else None
+        if gain is not None:
+            gains[side.name] = gain
+    best = max(gains.values(), default=0.0)
+    found.dropped.update({name: turns for name, gain in gains.items() if gain < share * best})

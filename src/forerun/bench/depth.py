@@ -1,0 +1,134 @@
+"""What copying earlier text costs and gains by how much text there is.
+
+Prompts are random ids, where nothing matches, or periodic ones, where everything does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TextIO
+
+from forerun.bench.cells.contenders import COPIERS, Parts, adaptive_policy, copier, fixed, unfixed
+from forerun.bench.cells.figures import cell_figures
+from forerun.bench.cells.run import check_prompts, run_cell
+from forerun.bench.cells.table import interval
+from forerun.bench.probe import BandwidthProbe
+from forerun.bench.rounds import Report
+from forerun.bench.summary import PLAIN
+from forerun.bench.workloads import RandomIds
+from forerun.drafting import Drafter
+from forerun.errors import ParameterError
+from forerun.llm import LLM
+from forerun.randomness import Noise
+from forerun.runtime.base import Rows
+from forerun.sampling import Distribution, SamplingParams
+from forerun.types import FinishReason, Plan
+
+PATTERNS = ("random", "periodic")
+PERIOD = 2
+NUM_PROPOSALS = 200
+
+
+def pattern_ids(pattern: str, depth: int, vocabulary_size: int) -> list[int]:
+    """`depth` token ids: random ones, or two of them in turn."""
+    ids = RandomIds(7, depth).ids(vocabulary_size)
+    return ids if pattern == "random" else [ids[i % PERIOD] for i in range(depth)]
+
+
+def run_depths(
+    llm: LLM,
+    names: Sequence[str],
+    depths: Sequence[int],
+    patterns: Sequence[str],
+    k: int,
+    params: SamplingParams,
+    probe: BandwidthProbe,
+    budget_s: float,
+    adaptive: Callable[[Drafter], Parts] | None = None,
+    report: Report = lambda what, done, total: None,
+    most_turns: int | None = None,
+) -> dict[str, Any]:
+    """{depth: {pattern: figures}}: tokens per second of plain decoding, of each drafter at `k` and of what `adaptive`
+    makes of the first of them, and what the drafters' own work takes. `budget_s` is for each depth and pattern."""
+    size, limit = llm.engine.vocabulary_size, llm.engine.target.capabilities.context_length
+    make = adaptive or (lambda drafter: (drafter, adaptive_policy(llm.engine.target)))
+    found: dict[str, Any] = {}
+    interrupted = False
+    for depth in depths:
+        for pattern in patterns:
+            if interrupted:
+                break
+            prompt = pattern_ids(pattern, depth, size)
+            check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
+            report(f"{depth} tokens, {pattern}", 0, 1)
+            cost = {name: drafter_cost(copier(name), prompt, size, k) for name in names}
+            sides = [*unfixed(lambda: make(copier(names[0]))), *(fixed(name, k, copier(name)) for name in names)]
+            run = run_cell(llm, sides, [[prompt]], params, probe, budget_s, report, most_turns)
+            interrupted = run.interrupted
+            if run.entries:
+                found.setdefault(str(depth), {})[pattern] = {"drafting": cost, **cell_figures(run.entries)}
+    return {"k": k, "depths": found, "interrupted": interrupted}
+
+
+@dataclass
+class Text:
+    """A sequence as a drafter sees it, without an engine."""
+
+    tokens: list[int]
+    vocabulary_size: int
+    sequence_id: int = 0
+    params: SamplingParams = field(default_factory=SamplingParams)
+    num_missing: int = 1
+    finish_reason: FinishReason | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def noise(self) -> Noise:
+        raise NotImplementedError("text that is copied draws nothing")
+
+    def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = ()) -> Distribution:
+        raise NotImplementedError("text that is copied has no rows")
+
+
+def drafter_cost(drafter: Drafter, prompt: Sequence[int], vocabulary_size: int, k: int) -> dict[str, float]:
+    """Milliseconds of the first proposal, which takes in the prompt, and of each one after it, as the text grows by
+    what the pattern would go on with."""
+    text = Text(list(prompt), vocabulary_size)
+    going_on = list(prompt[:NUM_PROPOSALS])
+    seconds = []
+    for token in [None, *going_on]:
+        if token is not None:
+            text.tokens.append(token)
+        start = perf_counter()
+        drafter.prospects([text], [k])
+        drafter.propose([text], [Plan(k)])
+        seconds.append(perf_counter() - start)
+    drafter.release(0)
+    return {"first_ms": 1e3 * seconds[0], "each_ms": 1e3 * sum(seconds[1:]) / max(len(seconds) - 1, 1)}
+
+
+def check_copiers(names: Sequence[str]) -> None:
+    """Refuse names that this build has no drafter for."""
+    for name in names:
+        if name not in COPIERS:
+            raise ParameterError("drafters", f"{name!r} copies no text", f"some of {','.join(COPIERS)}")
+        copier(name)
+
+
+def print_depths(document: Mapping[str, Any], file: TextIO) -> None:
+    """A line for each depth, pattern and side."""
+    found = document["depth"]
+    columns = f"{'depth':>6} {'pattern':9} {'side':16} {'tokens/s':>8} {'over plain (99 %)':>22}"
+    print(f"\n{columns} {'first ms':>9} {'each ms':>8}", file=file)
+    for depth, patterns in found["depths"].items():
+        for pattern, figures in patterns.items():
+            for name, figure in figures["contenders"].items():
+                cost = figures["drafting"].get(name.partition(" ")[0])
+                own = f"{cost['first_ms']:9.1f} {cost['each_ms']:8.3f}" if cost else ""
+                over = interval(figure["over_plain"]["decoding"]) if name != PLAIN else "1"
+                print(f"{depth:>6} {pattern:9} {name:16} {figure['tokens_per_s']:8.1f} {over:>22} {own}", file=file)

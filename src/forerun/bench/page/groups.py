@@ -1,0 +1,129 @@
+"""What a workload of one document and a cell of another have in common: variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forerun.bench.page.svg import Point, columns, intervals, lines, stacks
+from forerun.bench.page.tables import figure, grid, number, percent, table
+from forerun.bench.summary import PLAIN
+
+ORIGINS = ("drafted", "bonus", "recovered", "decoded")
+PARTS = ("draft", "target", "verify", "host", "api")
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Variants that wrote the same texts. `over_plain` is (ratio, low, high) by variant, `whole` the same of whole
+    requests; the intervals are of `level` percent. `probes` are (seconds, GB/s)."""
+
+    name: str
+    about: str
+    level: int
+    figures: Mapping[str, Mapping[str, Any]]
+    over_plain: Mapping[str, tuple[float, float, float]]
+    whole: Mapping[str, tuple[float, float, float]]
+    probes: list[Point] = field(default_factory=list)
+
+
+def groups_of(document: Mapping[str, Any]) -> list[Group]:
+    """The groups of a document of workloads or of cells."""
+    found = []
+    for name, figures in document.get("workloads", {}).items():
+        decoding, whole = (
+            {key: _ratio(f[over][PLAIN], "median") for key, f in figures.items() if f[over].get(PLAIN)}
+            for over in ("speedup_over", "end_to_end_speedup_over")
+        )
+        prompts = len(document.get("prompt_tokens", {}).get(name, ()))
+        found.append(Group(name, f"prompts: {prompts}", 95, figures, decoding, whole))
+    for name, figures in document.get("cells", {}).items():
+        cell = figures["cell"]
+        about = (
+            f"{cell['workload']}, temperature {cell['temperature']:g}, {cell['sequences']} at once, context of "
+            f"{cell['context']} tokens, draft: {cell['draft']}; {figures['blocks']} blocks in {figures['runs']} runs"
+        )
+        sides = figures["contenders"]
+        decoding, whole = (
+            {
+                key: _ratio(f["over_plain"][metric], "ratio")
+                for key, f in sides.items()
+                if f["over_plain"][metric] and key != PLAIN
+            }
+            for metric in ("decoding", "whole")
+        )
+        probes = [(float(at), float(reading)) for at, reading in figures.get("probes", ())]
+        found.append(Group(name, about, 99, sides, decoding, whole, probes))
+    return found
+
+
+def group_part(group: Group) -> str:
+    """The group's plots and its table."""
+    rows = [(name, *ratio) for name, ratio in group.over_plain.items()]
+    whole = [(name, *ratio) for name, ratio in group.whole.items()]
+    shares = [(name, f["share"]) for name, f in group.figures.items() if f.get("share")]
+    origins = [(name, f["origins"]) for name, f in group.figures.items() if f.get("origins")]
+    plots = [
+        figure(intervals(rows, "speed over plain, decoding"), f"Decoding over plain, {group.level} % intervals"),
+        figure(intervals(whole, "speed over plain, whole"), "The same of whole requests, reading the prompt included"),
+        figure(stacks(shares, [part for part in PARTS if any(part in s for _, s in shares)], "% of time"),
+               "Where the time of decoding went"),
+        figure(stacks(origins, ORIGINS, "% of tokens") if origins else "", "Where the tokens came from"),
+        figure(lines(_depths(group.figures), "depth", "accepted, %"),
+               "Acceptance by depth, where all before it was accepted"),
+        *(figure(columns(counts, "draft tokens verified in a round (k)"), f"How long {name} drafted: rounds by k")
+          for name, counts in _lengths(group.figures).items()),
+        figure(lines({"GB/s": group.probes}, "seconds", "GB/s"), "Memory bandwidth while this was measured"),
+    ]  # fmt: skip
+    columns_ = ("variant", "tokens/s", "whole, tokens/s", "over plain", "tokens/pass", "accepted", "sources")
+    return grid(plots) + table(columns_, (_row(group, name) for name in group.figures))
+
+
+def _row(group: Group, name: str) -> list[str]:
+    figures = group.figures[name]
+    ratio = group.over_plain.get(name)
+    whole = figures.get("whole_tokens_per_s", figures.get("end_to_end_tokens_per_s"))
+    sources = figures.get("sources") or {}
+    total = sum(sources.values())
+    return [
+        name,
+        number(figures["tokens_per_s"], 1),
+        number(whole, 1),
+        "1"
+        if ratio is None and name == PLAIN
+        else "–"
+        if ratio is None
+        else "{:.2f} ({:.2f} to {:.2f})".format(*ratio),
+        number(figures.get("tokens_per_pass")),
+        percent(figures.get("acceptance_rate")),
+        ", ".join(f"{source or '?'} {percent(times / total)}" for source, times in sources.items()) or "–",
+    ]
+
+
+def _ratio(found: Mapping[str, Any], centre: str) -> tuple[float, float, float]:
+    return float(found[centre]), float(found["low"]), float(found["high"])
+
+
+def _depths(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Point]]:
+    """The deepest curve of each drafter, and every adaptive one."""
+    deepest: dict[str, str] = {}
+    for name, found in figures.items():
+        drafter = name.partition(" k=")[0]
+        known = figures[deepest[drafter]]["acceptance_by_depth"] if drafter in deepest else ()
+        if len(found.get("acceptance_by_depth") or ()) > len(known):
+            deepest[drafter] = name
+    return {
+        name: [(float(depth), 100 * rate) for depth, rate in enumerate(figures[name]["acceptance_by_depth"], start=1)]
+        for name in deepest.values()
+    }
+
+
+def _lengths(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Rounds by k of the adaptive variants: a fixed one's need no picture."""
+    return {
+        name: found["k_histogram"]
+        for name, found in figures.items()
+        if name.startswith(ADAPTIVE) and found.get("k_histogram")
+    }
