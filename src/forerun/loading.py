@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forerun.checks import flag, real, shown, whole
-from forerun.control.policy import FixedLength, Policy
+from forerun.control import AdaptiveLength, FixedLength, PassCost, Policy
+from forerun.control.trace import TracedPolicy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
-from forerun.errors import ParameterError
+from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
+from forerun.runtime.base import Model
 from forerun.runtime.select import Choice, choose, runs_on_accelerator
 from forerun.verification import RULES
 
@@ -32,7 +34,7 @@ def load(
     draft: str | Path | None = None,
     drafter: str | Drafter | None = None,
     policy: Policy | None = None,
-    k: int = 4,
+    k: int | str = "auto",
     verifier: str = "block",
     runtime: str = "auto",
     draft_runtime: str = "auto",
@@ -46,15 +48,19 @@ def load(
     draft_requantise: bool = False,
     draft_min_confidence: float = 0.0,
     max_sequences: int = 64,
+    trace: str | Path | None = None,
     mirror: bool | None = None,
     progress: Progress | None = None,
 ) -> LLM:
     """Load a target, and what drafts for it.
 
     `target` and `draft` are registered names (`forerun models`), GGUF files, transformers directories or Hub
-    repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "stack" (suffix and
-    the draft model, whichever promises more), "suffix", "lookup", "none" (the default without `draft`) or a Drafter.
-    `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
+    repositories (`org/name[:file]`). `drafter` is "stack" (suffix and the draft model, whichever promises more: the
+    default when `draft` is given), "model" (the default when a number is given for `k`, too), "suffix", "lookup",
+    "none" (the default without `draft`) or a Drafter. `k` "auto" chooses source and length for every round
+    (`AdaptiveLength`; passes are timed the first time a model is used on this machine), a number drafts that many
+    tokens in each. `policy` takes the place of both. `verifier` is "block" or "chain". `trace` names a file that gets a
+    line of JSON for every pass (`TracedPolicy`).
 
     `runtime` and `draft_runtime` are "native" (on the CPU, weights as they are stored), "torch" (any served model, on a
     CPU or CUDA) or "auto": native for GGUF files that it serves, where neither `device` nor `dtype` asks for what torch
@@ -70,12 +76,13 @@ def load(
     `draft_requantise` rounds a native draft model's weights to 4 bits at load, `draft_min_confidence` ends a draft
     early where the draft model is unsure (see `ModelDrafter`).
     """
-    kind = _drafter_kind(drafter, draft)
+    if k != "auto":
+        whole("k", k, 0, None, "'auto', or a whole number of at least 0")
+    kind = _drafter_kind(drafter, draft, "stack" if k == "auto" else "model")
     if verifier not in RULES:
         raise ParameterError("verifier", f"{verifier!r} is not allowed", f"one of {', '.join(RULES)}")
     if policy is not None and kind == "none":
         raise ParameterError("policy", "nothing drafts, so there is nothing to plan", "give draft=NAME or a drafter")
-    policy = policy if policy is not None else FixedLength(k)
     for name, value in (("draft_context", draft_context), ("draft_vocabulary", draft_vocabulary)):
         if value is not None:
             whole(name, value, 1, None, "a whole number of at least 1")
@@ -98,6 +105,7 @@ def load(
     if context_length is not None:
         whole("context_length", context_length, 2, None, "a whole number of at least 2")
     scheduler = Scheduler(max_sequences)
+    write = None if trace is None else _line_writer(trace)
 
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
@@ -123,9 +131,13 @@ def load(
             progress.note(f"{name}: on the torch runtime, since {choice.reason}")
     draft_model = of_draft_model.load(progress) if of_draft_model is not None else None
     model = of_target.load(progress)
+    if kind == "none":
+        policy = FixedLength(0)
+    elif policy is None:
+        policy = FixedLength(int(k)) if k != "auto" else _adaptive(of_target, model, of_draft_model, draft_model)
     chosen: Drafter | None
     if draft_model is not None:
-        by_model = ModelDrafter(draft_model, draft_context, draft_min_confidence)
+        by_model = ModelDrafter(draft_model, draft_context, draft_min_confidence, meter=getattr(policy, "meter", None))
         chosen = StackDrafter([SuffixDrafter(), by_model]) if kind == "stack" else by_model
     elif kind in ("lookup", "suffix"):
         chosen = LookupDrafter() if kind == "lookup" else SuffixDrafter()
@@ -135,10 +147,29 @@ def load(
         model,
         tokenizer,
         chosen,
-        policy if chosen is not None else FixedLength(0),
+        policy if write is None else TracedPolicy(policy, write),
         rules=RULES[verifier],
         scheduler=scheduler,
     )
+
+
+def _adaptive(of_target: Choice, target: Model, of_draft: Choice | None, draft: Model | None) -> AdaptiveLength:
+    """The adaptive policy, with curves of an earlier start where there are any."""
+    from forerun.runtime.kept_costs import kept_curve
+
+    cost = PassCost(kept_curve(of_target, target.cost))
+    if of_draft is None or draft is None:
+        return AdaptiveLength(cost)
+    return AdaptiveLength(cost, PassCost(kept_curve(of_draft, draft.cost)))
+
+
+def _line_writer(path: str | Path) -> Callable[[str], object]:
+    """Write lines to a new file, each at once. InputError where it cannot be opened."""
+    try:
+        file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the LLM is
+    except OSError as error:
+        raise InputError(f"cannot write the trace: {error.strerror}", str(path), "name another file") from error
+    return file.write
 
 
 _DRAFT_NAMES = {
@@ -185,10 +216,10 @@ def _check_runtimes(choices: Sequence[Choice], device: str, dtype: str) -> None:
         )
 
 
-def _drafter_kind(drafter: str | Drafter | None, draft: str | Path | None) -> str:
+def _drafter_kind(drafter: str | Drafter | None, draft: str | Path | None, default: str) -> str:
     """Which drafter the settings name; contradictions are refused, so that no draft is silently unused."""
     if drafter is None:
-        return "model" if draft is not None else "none"
+        return default if draft is not None else "none"
     if not isinstance(drafter, str):
         if draft is not None:
             raise ParameterError(

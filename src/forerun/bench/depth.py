@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TextIO
 
-from forerun.bench.cells.contenders import COPIERS, Parts, adaptive_policy, copier, fixed, unfixed
+from forerun.bench.cells.contenders import COPIERS, Parts, copier, fixed, unfixed
 from forerun.bench.cells.figures import cell_figures
 from forerun.bench.cells.run import check_prompts, run_cell
 from forerun.bench.cells.table import interval
@@ -18,6 +18,7 @@ from forerun.bench.probe import BandwidthProbe
 from forerun.bench.rounds import Report
 from forerun.bench.summary import PLAIN
 from forerun.bench.workloads import RandomIds
+from forerun.control import AdaptiveLength
 from forerun.drafting import Drafter
 from forerun.errors import ParameterError
 from forerun.llm import LLM
@@ -53,7 +54,7 @@ def run_depths(
     """{depth: {pattern: figures}}: tokens per second of plain decoding, of each drafter at `k` and of what `adaptive`
     makes of the first of them, and what the drafters' own work takes. `budget_s` is for each depth and pattern."""
     size, limit = llm.engine.vocabulary_size, llm.engine.target.capabilities.context_length
-    make = adaptive or (lambda drafter: (drafter, adaptive_policy(llm.engine.target)))
+    make = adaptive or (lambda drafter: (drafter, AdaptiveLength.of(llm.engine.target)))
     found: dict[str, Any] = {}
     interrupted = False
     for depth in depths:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from forerun.bench import probe as probes
 from forerun.bench.acceptance import print_acceptance, run_acceptance
 from forerun.bench.cells.adversary import AdversarialDraft
-from forerun.bench.cells.contenders import Make, adaptive_parts, adaptive_policy, contenders
+from forerun.bench.cells.contenders import Make, adaptive_parts, contenders
 from forerun.bench.cells.definitions import Cell, task_sets
 from forerun.bench.cells.pool import append, line_of, pooled, read_lines
 from forerun.bench.cells.run import check_prompts, run_cell
@@ -26,7 +26,7 @@ from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings
 from forerun.bench.workloads import load_workload
-from forerun.control.policy import FixedLength
+from forerun.control import AdaptiveLength, FixedLength
 from forerun.drafting import ModelDrafter
 from forerun.errors import ParameterError
 from forerun.runtime.base import Model
@@ -75,7 +75,7 @@ class Bench:
     @property
     def policy(self) -> str:
         """The adaptive policy's settings."""
-        return repr(adaptive_policy(self.loaded.llm.engine.target, self.draft))
+        return repr(AdaptiveLength.of(self.loaded.llm.engine.target, self.draft))
 
     def about(self) -> dict[str, Any]:
         """Where, when and how: what every document carries."""

@@ -39,14 +39,24 @@ class Loading(Group):
         str | None,
         flag(
             "--drafter",
-            "none, model, lookup, suffix or stack (suffix and model) (default: model with --draft, else none)",
+            "none, model, lookup, suffix or stack, which is suffix and model (default: with --draft stack, or model if "
+            "--k is a number; else none)",
             DRAFTING,
             "KIND",
         ),
     ] = None
     k: Annotated[
         str | None,
-        flag("--k", "Draft tokens per round, the speculation length: 0 or more (default: 4)", DRAFTING, "N"),
+        flag(
+            "--k",
+            "Draft tokens per round: a number, or auto, the best choice every round (default: auto)",
+            DRAFTING,
+            "N",
+        ),
+    ] = None
+    trace: Annotated[
+        str | None,
+        flag("--trace", "Write what every pass chose, predicted and found to FILE, as JSON lines", OUTPUT, "FILE"),
     ] = None
     verifier: Annotated[
         str | None, flag("--verifier", "Rule for sampled drafts: block or chain (default: block)", DRAFTING, "RULE")
@@ -130,7 +140,7 @@ class Loading(Group):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """As typed, with k as a number; `auto` is refused by name."""
+        """As typed, with k as a number or "auto"."""
         settings = super().given()
         if "k" in settings:
             settings["k"] = _speculation_length(settings["k"])
@@ -287,12 +297,10 @@ def flag_names() -> dict[str, str]:
     return names
 
 
-def _speculation_length(text: str) -> int:
+def _speculation_length(text: str) -> int | str:
     if text == "auto":
-        raise ParameterError(
-            "k", "'auto' is not built yet, so it is refused rather than ignored", "give a number: --k 4"
-        )
+        return text
     try:
         return int(text)
     except ValueError:
-        raise ParameterError("k", f"{text!r} is not allowed", "a whole number of at least 0") from None
+        raise ParameterError("k", f"{text!r} is not allowed", "auto, or a whole number of at least 0") from None

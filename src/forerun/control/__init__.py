@@ -1,5 +1,7 @@
-"""Control: how long to draft. Speed may depend on it; text may not."""
+"""Control: where drafts come from and how long they are. Speed may depend on it; text may not."""
 
+from forerun.control.adaptive import AdaptiveLength
+from forerun.control.cost import PassCost
 from forerun.control.policy import FixedLength, Load, Policy
 
-__all__ = ["FixedLength", "Load", "Policy"]
+__all__ = ["AdaptiveLength", "FixedLength", "Load", "PassCost", "Policy"]

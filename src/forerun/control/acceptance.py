@@ -70,9 +70,9 @@ class _Share:
 
 @dataclass
 class _Table:
-    """What is known of one source for one kind of request in one context, by depth."""
+    """What is known of one source for one kind of request in one context, by depth. `accepted` begins behind the tokens
+    that the source makes a guess at."""
 
-    expected: tuple[float, ...]
     accepted: list[_Share] = field(default_factory=list)
     drafted: list[_Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
     going_well: list[_Share] = field(default_factory=list)  # the same, where all before were accepted
@@ -80,10 +80,8 @@ class _Table:
     def upto(self, num_depths: int) -> None:
         """Have an entry for each depth below `num_depths`."""
         for depth in range(len(self.accepted), num_depths):
-            prior = self.expected[min(depth, len(self.expected) - 1)] if self.expected else PRIOR
-            if depth:  # what was learnt one token earlier is the best guess at this depth
-                prior = min(prior, self.accepted[-1].mean) if self.expected else self.accepted[-1].mean
-            prior = min(max(prior, 0.02), 0.98)
+            # What was learnt one token earlier is the best guess at this depth.
+            prior = min(max(self.accepted[-1].mean, 0.02), 0.98) if depth else PRIOR
             self.accepted.append(_Share(prior * PRIOR_WEIGHT, PRIOR_WEIGHT))
             self.drafted.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
             self.going_well.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
@@ -122,8 +120,8 @@ class _Shift:
 
 @dataclass
 class _Calibration:
-    """Acceptance as a function of a draft model's confidence, for one source and kind: a logistic curve over the
-    confidence's own logit, beginning with the identity (a token of confidence .9 is accepted nine times in ten)."""
+    """Acceptance as a function of a confidence, a draft model's or a source's own guess: a logistic curve over its
+    logit, beginning with the identity (a token of confidence .9 is accepted nine times in ten)."""
 
     offset: float = 0.0
     slope: float = 1.0
@@ -151,20 +149,26 @@ class Acceptance:
         self._tables: dict[tuple[Key, str], _Table] = {}
         self._shifts: dict[tuple[int, Key], _Shift] = {}
         self._sureness: dict[tuple[int, Key], _Shift] = {}  # of a sequence, against the calibration
-        self._calibrations: dict[Key, _Calibration] = {}
+        # Of a source's own guesses in a context, and of a draft model's confidences (context None).
+        self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
 
     def forecast(self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int) -> Forecast:
         """What drafting up to `num_tokens` tokens from `prospect` would do."""
         table = self._table(key, prospect)
         table.upto(num_tokens)
+        guess = self._calibrations.get((key, prospect.context), _IDENTITY)
+        num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
         odds, first_odds = math.exp(shift.value), math.exp(shift.hopeful)
         value, drafted = [], []
         reached = going = 1.0
         for depth in range(num_tokens):
             # What is given up on is hardly seen again, so a first token gets the benefit of the doubt.
-            share = table.accepted[depth]
-            accepted, factor = (share.mean, odds) if depth else (share.hopeful, first_odds)
+            if depth < num_guessed:
+                accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
+            else:
+                share = table.accepted[depth - num_guessed]
+                accepted, factor = (share.mean, odds) if depth else (share.hopeful, first_odds)
             # The logit of `accepted` plus the shift, without a logarithm.
             reached *= table.going_well[depth].mean * accepted * factor / (accepted * factor + 1.0 - accepted)
             going *= table.drafted[depth].mean
@@ -183,13 +187,13 @@ class Acceptance:
 
     def is_calibrated(self, key: Key) -> bool:
         """Whether a source has told how sure it was of its tokens, and how that turned out."""
-        return key in self._calibrations and self._calibrations[key].num > 0
+        return self._calibrations.get((key, None), _IDENTITY).num > 0
 
     def gate(self, sequence_id: int, key: Key, prospect: Prospect, least: Sequence[float]) -> Gate:
         """A gate that lets a draft go on after token i (from 0) while the probability that all tokens so far will be
         accepted is at least `least[i]`: beyond them, never. It is shown the confidences of the tokens that a draft
         model drew, which follow the prospect's free ones."""
-        calibration = self._calibrations.get(key, _IDENTITY)
+        calibration = self._calibrations.get((key, None), _IDENTITY)
         shift = self._sureness.get((sequence_id, key), _NONE).value
         offset, slope = calibration.offset + shift, calibration.slope
         num_free = prospect.num_free
@@ -213,12 +217,18 @@ class Acceptance:
         table = self._table(key, prospect)
         num_examined = min(done.num_accepted + 1, done.num_proposed)
         table.upto(max(num_planned, num_examined))
+        guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
+        num_guessed = len(prospect.expected)
         shift = self._shifts.setdefault((done.sequence_id, key), _Shift())
         for depth in range(num_examined):
             was_accepted = depth < done.num_accepted
-            entry = table.accepted[depth]
-            shift.note(was_accepted, _shifted(entry.mean, shift.value))
-            entry.note(was_accepted)
+            if depth < num_guessed:
+                shift.note(was_accepted, guess.at(prospect.expected[depth], shift.value))
+                guess.note(prospect.expected[depth], 0.0, was_accepted)
+            else:
+                entry = table.accepted[depth - num_guessed]
+                shift.note(was_accepted, _shifted(entry.mean, shift.value))
+                entry.note(was_accepted)
         if is_open:
             for depth in range(min(done.num_proposed + 1, num_planned)):
                 was_drafted = depth < done.num_proposed
@@ -230,7 +240,7 @@ class Acceptance:
     def _calibrate(self, key: Key, done: Round, num_free: int) -> None:
         if not done.confidences:
             return
-        calibration = self._calibrations.setdefault(key, _Calibration())
+        calibration = self._calibrations.setdefault((key, None), _Calibration())
         sureness = self._sureness.setdefault((done.sequence_id, key), _Shift())
         num_examined = min(done.num_accepted + 1, done.num_proposed)
         for depth, confidence in enumerate(done.confidences[: max(num_examined - num_free, 0)], start=num_free):
@@ -245,7 +255,8 @@ class Acceptance:
                 del known[key]
 
     def by_depth(self, source: str) -> list[float]:
-        """Acceptance at each depth that was examined, over all sequences, kinds and contexts of a source."""
+        """Acceptance at each depth that was examined, over all sequences, kinds and contexts of a source that makes no
+        guesses itself."""
         hits: list[float] = []
         totals: list[float] = []
         for ((name, _), _), table in self._tables.items():
@@ -260,7 +271,7 @@ class Acceptance:
     def _table(self, key: Key, prospect: Prospect) -> _Table:
         found = self._tables.get((key, prospect.context))
         if found is None:
-            found = self._tables[key, prospect.context] = _Table(prospect.expected)
+            found = self._tables[key, prospect.context] = _Table()
         return found
 
 

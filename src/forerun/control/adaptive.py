@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from forerun.checks import whole
 from forerun.control.acceptance import Acceptance, Key
@@ -12,6 +13,7 @@ from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.policy import Load
 from forerun.drafting.base import SequenceView
+from forerun.runtime.base import Model
 from forerun.types import Gate, Plan, Prospect, Round, Step
 
 MAX_MODEL_LENGTH = 32
@@ -90,6 +92,11 @@ class AdaptiveLength:
         self._usual_length = 200.0  # of an answer, in tokens
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
 
+    @classmethod
+    def of(cls, target: Model, draft: Model | None = None, **settings: Any) -> AdaptiveLength:
+        """For these models, whose passes are timed now if they have not been before (`Model.cost`)."""
+        return cls(PassCost(target.cost()), None if draft is None else PassCost(draft.cost()), **settings)
+
     def __repr__(self) -> str:
         return f"AdaptiveLength(max_length={self.max_length}, max_rows={self.max_rows})"
 
@@ -133,7 +140,10 @@ class AdaptiveLength:
     def update(self, rounds: Sequence[Round], step: Step) -> None:
         looked_at = step.num_cached / max(step.num_sequences, 1)
         self.target.note(step.num_tokens, looked_at, 1e3 * step.target_s)
-        num_drafted = sum(len(done.confidences) for done in rounds)
+        num_drafted = 0
+        for done in rounds:
+            pending = self._pending.get(done.sequence_id)
+            num_drafted += max(done.num_proposed - (pending.prospect.num_free if pending else 0), 0)
         self.host.note(step, self._drafts_ms, num_drafted)
         self._drafts_ms = 0.0
         self._credit.earn(1e3 * (step.target_s + step.draft_s + step.verify_s + step.host_s))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forerun import drafting
 from forerun.bench.summary import PLAIN
-from forerun.control.policy import FixedLength, Policy
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
-from forerun.errors import ParameterError
+from forerun.control import AdaptiveLength, FixedLength, Policy
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.runtime.base import Model
 
 COLD, WARM = "adaptive cold", "adaptive warm"
@@ -40,39 +38,17 @@ class Contender:
         return self.name != PLAIN and self.name not in ADAPTIVE
 
 
-class StandIn(FixedLength):
-    """Takes the adaptive policy's place in a build that has none."""
-
-    def __repr__(self) -> str:
-        return f"StandIn({self.k})"
-
-
-def has_copier(name: str) -> bool:
-    """Whether this build has the drafter of COPIERS."""
-    return name == "lookup" or hasattr(drafting, "SuffixDrafter")
-
-
 def copier(name: str) -> Drafter:
     """A drafter that copies earlier text, by its name in COPIERS."""
-    if not has_copier(name):
-        raise ParameterError("drafters", f"this build has no drafter {name!r}", "take lookup")
-    kind: Callable[[], Drafter] = LookupDrafter if name == "lookup" else getattr(drafting, "SuffixDrafter")  # noqa: B009
-    return kind()
-
-
-def adaptive_policy(target: Model, draft: Model | None = None) -> Policy:
-    """A new adaptive policy for these models."""
-    return StandIn(3)
+    return LookupDrafter() if name == "lookup" else SuffixDrafter()
 
 
 def adaptive_parts(target: Model, draft: Model | None, window: int | None = None) -> Parts:
     """Every source at once, and the policy that chooses among them, all new."""
-    copies = copier("suffix" if has_copier("suffix") else "lookup")
+    policy = AdaptiveLength.of(target, draft)
     if draft is None:
-        return copies, adaptive_policy(target)
-    own = ModelDrafter(draft, window)
-    stack: Callable[[Sequence[Drafter]], Drafter] | None = getattr(drafting, "StackDrafter", None)
-    return (own if stack is None else stack([copies, own])), adaptive_policy(target, draft)
+        return SuffixDrafter(), policy
+    return StackDrafter([SuffixDrafter(), ModelDrafter(draft, window, meter=policy.meter)]), policy
 
 
 def unfixed(adaptive: Make) -> list[Contender]:
@@ -104,7 +80,6 @@ def contenders(
         own = ModelDrafter(draft, window)
         found += [fixed("model", k, own) for k in model_k]
     for name in COPIERS:
-        if has_copier(name):
-            copies = copier(name)
-            found += [fixed(name, k, copies) for k in copy_k]
+        copies = copier(name)
+        found += [fixed(name, k, copies) for k in copy_k]
     return found
