@@ -18,6 +18,10 @@ SPEED_RATE = 0.25
 """Share of a deviation that the curve's common factor takes over from one pass."""
 BEND_RATE = 0.08
 """The same, for passes of about as many rows."""
+AGREED, AGREED_RATE = 0.1, 0.7
+"""Where the last three passes all deviate by more than this to one side, so much of it is taken over."""
+FAR_RATE = 0.5
+"""Share of a deviation that passes take over which are larger than all that were measured."""
 LARGEST_STEP = 0.5
 """Deviations count for at most this (natural logarithm: a factor of 1.6), so that a stall is no new speed."""
 CONTEXT_RATE = 0.02
@@ -54,13 +58,20 @@ class PassCost:
         """A pass took so long; `num_cached` tokens were looked at by each row, on average."""
         if num_rows < 1 or not (0.0 < milliseconds < math.inf):
             return
-        self.num_noted += 1
         bucket = _bucket(num_rows)
-        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached))
-        self._recent.append(deviation - self._bends.get(bucket, 0.0))
+        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached)) - self._bends.get(bucket, 0.0)
+        if num_rows > 2 * max(self.curve.milliseconds):
+            # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
+            self._bends[bucket] = self._bends.get(bucket, 0.0) + FAR_RATE * (deviation - self._speed)
+            return
+        self._recent.append(deviation)
+        self.num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
-        if self.num_noted == 1:
-            self._speed = left  # the curve may have been measured on another day
+        away = [found - self._speed for found in self._recent]
+        agree = len(away) == self._recent.maxlen and (min(away) > AGREED or max(away) < -AGREED)
+        if self.num_noted == 1 or agree:
+            # The curve was measured on another day, or the machine has another speed now.
+            self._speed += AGREED_RATE * left
             return
         self._speed += SPEED_RATE * left
         self._bends[bucket] = 0.998 * self._bends.get(bucket, 0.0) + BEND_RATE * left
