@@ -297,10 +297,11 @@ def test_confidences_are_of_the_tokens_the_model_drew() -> None:
         draft = by_text.get(length, Draft())
         examined = one.num_accepted + (one.num_accepted < one.num_proposed)
         assert one.num_free == draft.num_free
-        assert one.confidences == draft.confidences[: max(examined - one.num_free, 0)]
+        if one.num_proposed == len(draft.tokens):  # not cut by the end of the text
+            assert one.confidences == draft.confidences
         num_cut += one.num_free > 0 and examined <= one.num_free < len(draft.tokens)
         length += one.num_emitted
-    assert num_cut > 0  # rejected among the fixed tokens: nothing was examined that the model drew
+    assert num_cut > 0  # rejected among the fixed tokens: what the model drew was not examined, and is told all the same
 
 
 # -- where no source is named ------------------------------------------------------------------------------------------
