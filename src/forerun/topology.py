@@ -6,6 +6,10 @@ The order of nodes with one parent is the order in which they were drawn, or ran
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forerun.types import Draft
 
 
 def is_sound(parents: Sequence[int], num_nodes: int) -> bool:
@@ -32,3 +36,8 @@ def children(parents: Sequence[int]) -> list[list[int]]:
     for node, parent in enumerate(parents):
         found[parent + 1].append(node)
     return found
+
+
+def children_of(draft: Draft) -> list[list[int]]:
+    """`children` of a draft, chain or tree."""
+    return children(chain(len(draft.tokens)) if draft.parents is None else draft.parents)

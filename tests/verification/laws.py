@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from forerun.control import FixedLength
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.engine import Engine
-from forerun.randomness import Purpose, inverse_cdf
+from forerun.randomness import Drawn, Purpose, inverse_cdf, without_replacement
 from forerun.runtime.cut import CutHead
 from forerun.runtime.toy import ToyModel, joint_law
 from forerun.sampling import Distribution, SamplingParams
@@ -176,6 +176,9 @@ class SharedNoise:
         if position not in self.numbers:
             self.numbers[position] = (self.chooser.choose([1.0] * self.num) + 0.5) / self.num
         return inverse_cdf(distribution.probs, self.numbers[position])
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, _: self.draw(left, depth, Purpose.DRAFT))
 
 
 def shared_noise(chooser: Chooser, num: int) -> Callable[[Any, int, int, int], Any]:

@@ -10,7 +10,7 @@ same text, seed by seed; what is sampled here is therefore what the real sampler
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from tests.verification.laws import finish, target_law
 from forerun.control import FixedLength
 from forerun.engine import Engine
 from forerun.errors import ContractError
-from forerun.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, Purpose
+from forerun.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, Drawn, Purpose, without_replacement
 from forerun.sampling import Distribution, SamplingParams
 from forerun.verification.enumerate import Chooser, outcomes
 
@@ -125,6 +125,9 @@ class IndependentTwin:
 
         return self.walk.decide(label)
 
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, node: self.draw(left, node, Purpose.DRAFT))
+
 
 class CoupledTwin:
     """`CoupledNoise` of all members."""
@@ -145,6 +148,9 @@ class CoupledTwin:
             return ids[np.argmax(log_probs + gumbels(keys, ids), axis=1)]
 
         return self.walk.decide(label)
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, _: self.draw(left, depth, Purpose.DRAFT))
 
 
 TWINS: Mapping[str, Any] = {"independent": IndependentTwin, "coupled": CoupledTwin}

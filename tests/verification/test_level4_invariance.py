@@ -174,6 +174,11 @@ class _Recording:
         self._note(node, purpose)
         return self.inner.draw(distribution, node, purpose)
 
+    def draw_children(self, distribution: Distribution, nodes: Any, depth: int) -> Any:
+        for node in nodes:
+            self._note(node, Purpose.DRAFT)
+        return self.inner.draw_children(distribution, nodes, depth)
+
     def _note(self, node: int, purpose: Purpose) -> None:
         if isinstance(self.inner, IndependentNoise):
             self.keys.append((self.inner.seed, self.inner.choice, self.inner.committed, node, purpose))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forerun.arrays import arange_like, namespace
+from forerun.arrays import arange_like, namespace, rank_and_top
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
 from forerun.sampling.filters import scaled
 from forerun.sampling.kinds import kind_of
-from forerun.sampling.mass import ArrayMass, Mass, dense, support
+from forerun.sampling.mass import ArrayMass, Mass, dense, support, without
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
@@ -63,6 +63,16 @@ class Distribution:
         if self._rows is None:
             return int(namespace(self.probs).argmax(self.probs))
         return self._logits(self._rows)[1]
+
+    def best(self, num: int) -> list[int]:
+        """The `num` likeliest tokens, or as many as are not ruled out, likeliest first; ties go to the lowest id. As
+        with `argmax`, filters have no say."""
+        if num == 1:
+            return [self.argmax]
+        if self._rows is None:
+            return rank_and_top(self.probs, self.argmax, num, 0.0)[1]
+        logits, token, _ = self._logits(self._rows)
+        return kind_of(logits).rank_and_top(logits, token, num)[1]
 
     @property
     def mass(self) -> Mass:
@@ -134,6 +144,11 @@ class Distribution:
             return self.mass.race(key)
         logits, token, largest = self._logits(self._own_rows)
         return kind_of(logits).race(logits, self._params.temperature, token, largest, key)
+
+    def without(self, token: int) -> Distribution | None:
+        """The distribution given that it is not `token`; None if it could be nothing else."""
+        left = without(self.mass, token)
+        return Distribution.of(left, self.size) if left.total > 0.0 else None
 
     @property
     def _is_whole(self) -> bool:
