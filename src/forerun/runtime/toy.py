@@ -98,6 +98,8 @@ class ToyModel:
         return len(self._cached[sequence_id])
 
     def fork(self, source: int, target: int, length: int) -> None:
+        if not 0 <= length <= len(self._cached[source]):
+            raise ContractError(f"cannot fork {length} of {len(self._cached[source])} cached tokens")
         kept_places(self._last.get(source), len(self._cached[source]), length)
         self.begin(target)
         self._cached[target] = self._cached[source][:length]
