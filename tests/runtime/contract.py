@@ -337,7 +337,17 @@ def check_tree_breaches(model: Model) -> None:
     model.forward([Span(1, 2, [0, 0, 0], 1, (-1, -1, 1))])
     with pytest.raises(ContractError):
         model.forward([Span(2, 0, [0], 1), Span(1, 5, [0], 1)])
-    for length, path in ((4, ()), (5, ()), (3, (1,)), (2, (2,)), (2, (0, 2)), (2, (1, 2, 3)), (2, (-1,)), (6, ()), (1, (0,))):
+    for length, path in (
+        (4, ()),
+        (5, ()),
+        (3, (1,)),
+        (2, (2,)),
+        (2, (0, 2)),
+        (2, (1, 2, 3)),
+        (2, (-1,)),
+        (6, ()),
+        (1, (0,)),
+    ):
         with pytest.raises(ContractError):
             model.keep(1, length, path)
     with pytest.raises(ContractError):

@@ -24,7 +24,7 @@ from forerun.errors import ContractError, NumericalError
 from forerun.randomness import GreedyNoise, IndependentNoise, best_children
 from forerun.sampling import Distribution
 from forerun.topology import chain as chain_of
-from forerun.topology import children
+from forerun.topology import children, depths
 from forerun.types import Draft, Verdict
 from forerun.verification import RULES, Rule, block, chain, follow, recursive, traversal, verify
 from forerun.verification.enumerate import Chooser, EnumeratingNoise, outcomes
@@ -86,7 +86,7 @@ def one_tree(rule: Rule, p: Table, q: Table, parents: Sequence[int], *, top: boo
 
 
 def depth_of(parents: Sequence[int]) -> int:
-    return max(len(prefix_of(Draft(tuple(range(len(parents))), parents=tuple(parents)), i)) for i in range(len(parents)))
+    return max(depths(parents))
 
 
 @pytest.mark.parametrize("rule", TREE_RULES)
@@ -234,8 +234,8 @@ RULES_FOR_TREES: dict[str, Rule] = {**TREE_RULES, "follow": follow}
 @settings(max_examples=8)
 @given(pairs(3))
 def test_a_tree_ends_at_an_unusable_row(rule: str, bad: tuple[int, ...], pair: tuple[Any, Any]) -> None:
-    """Rows after the tokens `bad` cannot be looked at. What comes up to there has the target's law, and the round chooses
-    no token behind it: None stands where plain decoding would meet the row."""
+    """Rows after the tokens `bad` cannot be looked at. What comes up to there has the target's law, and the round
+    chooses no token behind it: None stands where plain decoding would meet the row."""
     p, q = map(last_token, pair)
     parents = TREES["full"]
 
@@ -250,7 +250,7 @@ def test_a_tree_ends_at_an_unusable_row(rule: str, bad: tuple[int, ...], pair: t
         return tuple(draft.tokens[node] for node in verdict.path), verdict.next_token
 
     law: dict[Any, float] = {}
-    open_ends = [((*tokens, own) if own is not None else (*tokens, None), m) for (tokens, own), m in outcomes(run).items()]
+    open_ends: list[Any] = [((*tokens, own), mass) for (tokens, own), mass in outcomes(run).items()]
     expected: dict[Any, float] = {}
     for ends, into in ((open_ends, law), ([((), 1.0)], expected)):
         while ends:
@@ -312,17 +312,6 @@ def test_a_sampled_tree_needs_its_rows_of_q(rule: str) -> None:
     noise = EnumeratingNoise(Chooser(), 0, 1)
     with pytest.raises(ContractError, match="row"):
         TREE_RULES[rule](p, Draft((0, 1), "sampled", None, (-1, -1)), noise)
-    twice = (distribution([0.9, 0.1]), distribution([0.0, 1.0]))
+    impossible = (distribution([0.0, 1.0]),) * 2
     with pytest.raises(ContractError, match="probability 0 under its own q"):
-        TREE_RULES[rule](p[:2] + [p[0]], Draft((1, 0), "sampled", twice[::-1][:1] + twice[1:], (-1, -1)), _Never())
-
-
-class _Never:
-    """Noise that accepts nothing."""
-
-    kind = "sampled"
-
-    def accept(self, probability: float, node: int) -> bool:
-        return False
-
-
+        TREE_RULES[rule](p, Draft((0, 1), "sampled", impossible, (-1, -1)), noise)

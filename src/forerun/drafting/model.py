@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from math import prod
+from typing import Literal
 
-from forerun.checks import real, whole
+from forerun.checks import real, shown, whole
 from forerun.drafting.base import SequenceView
 from forerun.drafting.caches import MIN_SHARED, DraftCaches, common_length
-from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, UserCodeError
-from forerun.randomness import Purpose
+from forerun.drafting.growth import Growth
+from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, ParameterError, UserCodeError
 from forerun.runtime.base import Model, Rows
-from forerun.sampling import Distribution
-from forerun.types import Draft, Gate, Plan, Prospect, Verdict
+from forerun.topology import chain, comb, depths, restricted, up_to
+from forerun.types import Draft, Plan, Prospect, Span, Verdict
 
 
 class ModelDrafter:
@@ -32,6 +32,13 @@ class ModelDrafter:
     draft model's confidences so far (raw probability of its likeliest token) is at least this; 0 never ends early. It
     looks at rows of tokens already drawn, never at a token it then drops, so every rule stays exact.
 
+    A plan's tree is drawn level by level, the children of a node without replacement; all nodes of a level are fed in
+    one pass, with the levels before them. A draft model that serves no trees drafts those nodes of it that follow the
+    path of first children. `min_confidence` and gates look along that path.
+
+    `candidates` "sampled" draws tokens with the round's noise. "top" takes the draft's likeliest ones at any
+    temperature, which the target then follows where it draws one of them: worth it where a tree is wide.
+
     `start_after` is how many tokens a request has written before it is drafted for. By default the first token is
     delivered before the draft model reads anything; larger values spare short answers that reading altogether.
     """
@@ -39,13 +46,20 @@ class ModelDrafter:
     needs: tuple[str, ...] = ()
 
     def __init__(
-        self, model: Model, window: int | None = None, min_confidence: float = 0.0, start_after: int = 1
+        self,
+        model: Model,
+        window: int | None = None,
+        min_confidence: float = 0.0,
+        start_after: int = 1,
+        candidates: Literal["sampled", "top"] = "sampled",
     ) -> None:
         if window is not None:
             whole("window", window, 1, None, "a whole number of tokens, at least 1")
         real("min_confidence", min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
         whole("start_after", start_after, 0, None, "a whole number of tokens, at least 0")
-        self.model = model
+        if candidates not in ("sampled", "top"):
+            raise ParameterError("candidates", f"{shown(candidates)} is not allowed", "sampled or top")
+        self.model, self.candidates = model, candidates
         self.min_confidence, self.start_after = min_confidence, start_after
         limits = [limit for limit in (model.capabilities.context_length, window) if limit is not None]
         self.window = min(limits) if limits else None
@@ -56,56 +70,62 @@ class ModelDrafter:
         found = []
         for sequence, most in zip(sequences, longest, strict=True):
             shape, start = self._fitting(sequence, most, None)
-            found.append([Prospect("model", shape, num_unread=self._unread(sequence, start))] if shape > 0 else [])
+            unread = self._unread(sequence, start)
+            found.append([Prospect("model", shape, num_unread=unread, trees=True)] if shape > 0 else [])
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        trees = [self._topology(plan) for plan in plans]
         fitting = [
-            self._fitting(sequence, plan.shape, plan.most_unread)
-            for sequence, plan in zip(sequences, plans, strict=True)
+            self._fitting(sequence, max(depths(tree), default=0), plan.most_unread)
+            for sequence, tree, plan in zip(sequences, trees, plans, strict=True)
         ]
-        shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
-        tokens: list[list[int]] = [[] for _ in sequences]
-        rows: list[list[Distribution]] = [[] for _ in sequences]
-        most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
-        active = [i for i, shape in enumerate(shapes) if shape > 0]
+        starts = [start for _, start in fitting]
+        growths = [Growth(up_to(tree, depth)) for tree, (depth, _) in zip(trees, fitting, strict=True)]
+        most = [None if self.window is None else self.window - depth + 1 for depth, _ in fitting]
+        active = [i for i, growth in enumerate(growths) if growth.open]
         active = self._without_twins(sequences, starts, most, active)
-        confidences: list[list[float]] = [[] for _ in sequences]
         for i in active:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
-        node = 0
         while active:
-            spans = [self._caches.missing(sequences[i].sequence_id, sequences[i].tokens, tokens[i]) for i in active]
+            spans = [self._span(sequences[i], growths[i]) for i in active]
             out = self.model.forward(spans)
             self._caches.note_fed(spans)
             for place, i in enumerate(active):
-                sequence = sequences[i]
-                q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
-                try:
-                    if self.min_confidence > 0.0 or plans[i].gate is not None:
-                        confidences[i].append(q.confidence)
-                    tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
-                except (NumericalError, UserCodeError) as error:
-                    # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
-                    if not isinstance(error, NoLegalTokenError):
-                        self._give_up(sequence, error)
-                    shapes[i] = 0
-                    continue
-                rows[i].append(q)
-            node += 1
-            active = [
-                i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
-            ]
+                self._draw(sequences[i], plans[i], growths[i], out, place)
+                growths[i].next_level(self.model.capabilities.num_inputs, self.min_confidence, plans[i].gate)
+            active = [i for i in active if growths[i].open]
         return [
-            Draft(
-                tuple(tokens[i]),
-                sequence.noise.kind,
-                tuple(rows[i]) if sequence.noise.kind == "sampled" else None,
-                source="model",
-                confidences=tuple(confidences[i][: len(tokens[i])]),
-            )
-            for i, sequence in enumerate(sequences)
+            growth.draft(sequence.noise.kind if self.candidates == "sampled" else "deterministic", "model")
+            for sequence, growth in zip(sequences, growths, strict=True)
         ]
+
+    def _topology(self, plan: Plan) -> tuple[int, ...]:
+        """What is to be drafted; where the draft model serves no trees, as much of it as needs none. Decided before
+        anything is drawn."""
+        if plan.tree is None:
+            return chain(plan.shape)
+        return plan.tree if self.model.capabilities.trees else restricted(plan.tree, comb(plan.tree))
+
+    def _span(self, sequence: SequenceView, growth: Growth) -> Span:
+        """What is missing for the rows of the open nodes."""
+        tokens, parents = growth.shape_of(growth.fed())
+        if parents == chain(len(tokens)):
+            return self._caches.missing(sequence.sequence_id, sequence.tokens, tokens)
+        return self._caches.tree(sequence.sequence_id, sequence.tokens, tokens, parents, len(growth.open))
+
+    def _draw(self, sequence: SequenceView, plan: Plan, growth: Growth, out: Rows, place: int) -> None:
+        """The children of all open nodes, from span `place` of a pass."""
+        noise = sequence.noise if self.candidates == "sampled" else None
+        wants_confidence = self.min_confidence > 0.0 or plan.gate is not None
+        for row, node in enumerate(growth.open):
+            q = sequence.distribution(out, out.index(place, row), growth.prefix(node))
+            try:
+                growth.draw(node, q, noise, wants_confidence)
+            except (NumericalError, UserCodeError) as error:
+                # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
+                if not isinstance(error, NoLegalTokenError):
+                    self._give_up(sequence, error)
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
@@ -113,12 +133,6 @@ class ModelDrafter:
     def release(self, sequence_id: int) -> None:
         self._broken.discard(sequence_id)
         self._caches.free(sequence_id)
-
-    def _goes_on(self, token: int, confidences: Sequence[float], gate: Gate | None) -> bool:
-        """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
-        if token >= self.model.capabilities.num_inputs:
-            return False
-        return prod(confidences) >= self.min_confidence and (gate is None or gate(confidences))
 
     def _unread(self, sequence: SequenceView, start: int) -> int:
         """Tokens to be read before the last one, for a cache that begins at `start`."""
@@ -181,9 +195,11 @@ class ModelDrafter:
         return kept
 
     def _give_up(self, sequence: SequenceView, error: ForerunError) -> None:
+        if sequence.sequence_id in self._broken:
+            return
         self._broken.add(sequence.sequence_id)
         warnings.warn(
             f"drafting failed and ends for this request (its text is unaffected): {error}",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -139,7 +139,8 @@ class Engine:
         if not parts:
             self._commit([], [], [], [])
             return self._reported()
-        plans = make_plans(parts, self.policy, self.drafter, len(self.scheduler.waiting))
+        load = len(self.scheduler.waiting), self.target.capabilities.trees
+        plans = make_plans(parts, self.policy, self.drafter, *load)
         num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
         drafts = make_drafts(parts, plans, self.drafter)

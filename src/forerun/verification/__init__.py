@@ -34,9 +34,7 @@ RULES = {"block": DEFAULT_RULES, "chain": CHAIN_RULES}
 """The rule sets a user can name."""
 
 
-def verify(
-    target_rows: Sequence[Distribution], draft: Draft, noise: Noise, rules: Rules = DEFAULT_RULES
-) -> Verdict:
+def verify(target_rows: Sequence[Distribution], draft: Draft, noise: Noise, rules: Rules = DEFAULT_RULES) -> Verdict:
     """Accept a path of the draft and choose the target's own next token, so that the text's law is the target's.
 
     `target_rows` holds a distribution for each node and one before them: row 0 is p after the committed text, row i + 1

@@ -13,8 +13,8 @@ from forerun.verification.emit import emit
 
 def follow(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Verdict:
     """Draw from p at the row after the committed text, and at the row of each node that is reached; move on while the
-    draw is a child of that node. The first other draw is committed. Chains and trees alike: `target_rows[i + 1]` follows
-    node i.
+    draw is a child of that node. The first other draw is committed. Chains and trees alike: `target_rows[i + 1]`
+    follows node i.
 
     Exact because the draft is fixed before the draw: the law of what is committed is p by construction. A set of
     children is met with probability p(set), the most any rule can for fixed tokens, and no q is needed. A draw is keyed

@@ -190,7 +190,7 @@ class EachSegment(Attention):
                 query[:, rows].reshape(1, kv_heads, -1, query.shape[-1]),
                 keys[None, :, low:end],
                 values[None, :, low:end],
-                None if count == 1 and segment.tree is None else self._mask(index, low, heads // kv_heads, shape.window, query.dtype),
+                self._mask(index, low, heads // kv_heads, shape.window, query.dtype),
                 scaling,
                 softcap,
                 sinks_of(sinks, kv_heads, count),
@@ -198,8 +198,10 @@ class EachSegment(Attention):
             outs.append(out.view(heads, count, shape.value_size).transpose(0, 1))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _mask(self, index: int, low: int, group: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """Additive [1, 1, group * count, end - low]: 0 where a query sees a place."""
+    def _mask(self, index: int, low: int, group: int, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+        """Additive [1, 1, group * count, end - low]: 0 where a query sees a place. None where all is seen."""
+        if self.segments[index].count == 1 and self.segments[index].tree is None:
+            return None
         found = self._masks.get((index, group, window))
         if found is None:
             segment = self.segments[index]

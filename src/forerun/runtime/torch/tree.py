@@ -35,9 +35,7 @@ class Tree:
                     hidden[row, place - low] = False
         return hidden
 
-    def as_text(
-        self, place: int, keys: torch.Tensor, values: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
+    def as_text(self, place: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
         """The keys and values [kv_heads, capacity, size] that the token at `place` sees, at the places where they would
         lie if its path were a text, and where that ends. Of the same shape and strides, so that a kernel does the same.
         """
