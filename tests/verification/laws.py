@@ -20,6 +20,7 @@ from forerun.randomness import Drawn, Purpose, inverse_cdf, without_replacement
 from forerun.runtime.cut import CutHead
 from forerun.runtime.toy import ToyModel, joint_law
 from forerun.sampling import Distribution, SamplingParams
+from forerun.types import Plan, Round
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
 
 TOLERANCE = 1e-12
@@ -95,10 +96,29 @@ def finish(engine: Engine, max_steps: int = 1_000) -> None:
     raise AssertionError(f"not idle after {max_steps} steps")
 
 
+class FixedTopology:
+    """The same tree every round, with a gate if one is given; none while a prompt is being read."""
+
+    def __init__(self, parents: tuple[int, ...], gate: Any = None) -> None:
+        self.parents, self.gate, self.rounds = parents, gate, list[Round]()
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        plan = Plan(len(self.parents), tree=self.parents, gate=self.gate)
+        return [plan if sequence.num_missing == 1 else Plan() for sequence in sequences]
+
+    def update(self, rounds: Any, step: Any) -> None:
+        self.rounds += rounds
+
+
+def policy_of(k: int | tuple[int, ...]) -> Any:
+    """The policy of a speculation length, or of a tree's parents."""
+    return FixedLength(k) if isinstance(k, int) else FixedTopology(k)
+
+
 def engine_law(
     target: Any,
     make_drafter: Callable[[], Drafter],
-    k: int,
+    k: int | tuple[int, ...],
     requests: Sequence[Request],
     *,
     kind: Any = "sampled",
@@ -108,13 +128,13 @@ def engine_law(
 ) -> dict[Any, float]:
     """The exact law of the texts that the real engine commits to `requests`, all in one batch.
 
-    One request gives a law of texts, several a law of tuples of texts. `target` is a table of weights.
+    One request gives a law of texts, several a law of tuples of texts. `target` is a table of weights; `k` may be the
+    parents of a tree.
     """
 
     def run(chooser: Chooser) -> Any:
-        policy = FixedLength(k)
         factory = wrap_noise(enumerating(chooser, kind))
-        engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
+        engine = Engine(model(target), make_drafter(), policy_of(k), make_noise=factory, **settings)
         sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]
         finish(engine)
         on_end(engine, sequences)

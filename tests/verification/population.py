@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import chi2
-from tests.verification.laws import finish, target_law
+from tests.verification.laws import finish, policy_of, target_law
 
-from forerun.control import FixedLength
 from forerun.engine import Engine
 from forerun.errors import ContractError
 from forerun.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, Drawn, Purpose, without_replacement
@@ -156,11 +155,11 @@ class CoupledTwin:
 TWINS: Mapping[str, Any] = {"independent": IndependentTwin, "coupled": CoupledTwin}
 
 
-class Diary(FixedLength):
+class Diary:
     """A policy that notes how many tokens each round accepted and emitted."""
 
-    def __init__(self, k: int) -> None:
-        super().__init__(k)
+    def __init__(self, k: int | tuple[int, ...]) -> None:
+        self.plan = policy_of(k).plan
         self.rounds: list[tuple[int, int]] = []
 
     def update(self, rounds: Any, step: Any) -> None:
@@ -171,7 +170,7 @@ def sample(
     population: Population,
     target: Any,
     make_drafter: Callable[[], Any],
-    k: int,
+    k: int | tuple[int, ...],
     prompt: Any,
     twin: str,
     *,

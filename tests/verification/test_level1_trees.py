@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.verification.laws import (
+    FixedTopology,
     cut_drafter,
     draft_with,
     finish,
@@ -32,7 +33,7 @@ from forerun.drafting import Drafter, ModelDrafter
 from forerun.engine import Engine, Scheduler
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
-from forerun.types import Capabilities, Plan
+from forerun.types import Capabilities
 from forerun.verification import RULES
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
 
@@ -54,20 +55,6 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Trees:
-    """The same tree every round, with a gate if one is given."""
-
-    def __init__(self, parents: tuple[int, ...], gate: Any = None) -> None:
-        self.parents, self.gate, self.rounds = parents, gate, list[Any]()
-
-    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
-        plan = Plan(len(self.parents), tree=self.parents, gate=self.gate)
-        return [plan if sequence.num_missing == 1 else Plan() for sequence in sequences]
-
-    def update(self, rounds: Any, step: Any) -> None:
-        self.rounds += rounds
-
-
 def tree_law(
     target: Any,
     make_drafter: Callable[[], Drafter],
@@ -84,7 +71,7 @@ def tree_law(
     """`laws.engine_law` with a tree in every round."""
 
     def run(chooser: Chooser) -> Any:
-        policy = Trees(parents, gate)
+        policy = FixedTopology(parents, gate)
         made = model(target) if target_model is None else target_model()
         noise = wrap_noise(enumerating(chooser, kind))
         engine = Engine(made, make_drafter(), policy, make_noise=noise, **engine_settings)
@@ -153,7 +140,7 @@ def test_fixed_trees_leave_the_targets_law(name: str, candidates: Any, pair: tup
 def test_trees_that_share_the_targets_noise_leave_its_law(name: str, target: Any, draft: Any) -> None:
     def run(chooser: Chooser) -> tuple[int, ...]:
         noise = shared_noise(chooser, 4)
-        engine = Engine(model(target), draft_with(draft)(), Trees(TREES[name]), make_noise=noise)
+        engine = Engine(model(target), draft_with(draft)(), FixedTopology(TREES[name]), make_noise=noise)
         sequence = engine.add([1], SamplingParams(max_tokens=4))
         finish(engine)
         return tuple(sequence.tokens[1:])
@@ -204,9 +191,10 @@ EDGES = [{0: 1, 1: 2}, {2: 3}, {0: 3, 1: 2, 2: 0}, {}]
 @given(pairs(3))
 def test_a_grammar_cuts_fixed_trees_and_masks_sampled_ones(tree: str, kind: str, pair: tuple[Any, Any]) -> None:
     target, draft = (np.array(one) + 1 for one in pair)
-    params = {"max_tokens": 4, "constraint": AutomatonGrammar(EDGES, 3)}
+    num_tokens = 3 if tree == "full" else 4
+    params = {"max_tokens": num_tokens, "constraint": AutomatonGrammar(EDGES, 3)}
     law = tree_law(target, draft_with(draft), TREES[tree], [([1], params)], kind=kind)
-    assert not violations(law, plain_law(table_rows(target), [1], 4, constraint=AutomatonGrammar(EDGES, 3)))
+    assert not violations(law, plain_law(table_rows(target), [1], num_tokens, constraint=AutomatonGrammar(EDGES, 3)))
 
 
 @pytest.mark.parametrize("rule", RULE_NAMES)

@@ -173,7 +173,7 @@ def _key_without_round(factory: NoiseFactory) -> NoiseFactory:
 # -- drafters ----------------------------------------------------------------------------------------------------------
 
 
-class _Wrapped:
+class Wrapped:
     """A drafter that passes everything on."""
 
     def __init__(self, inner: Any) -> None:
@@ -219,13 +219,13 @@ class _View:
         return getattr(self._sequence, name)
 
 
-class _ArgmaxScoredAsSampled(_Wrapped):
+class _ArgmaxScoredAsSampled(Wrapped):
     def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
         views = [_View(s, _ArgmaxNoise() if s.noise.kind == "sampled" else s.noise) for s in sequences]
         return super().propose(views, plans)
 
 
-class _CutAfterDrawing(_Wrapped):
+class _CutAfterDrawing(Wrapped):
     """Drops a drafted token, and all behind it, when its own q looks too small."""
 
     def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
