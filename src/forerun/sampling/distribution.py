@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from forerun.arrays import arange_like, namespace, rank_and_top
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
@@ -147,6 +149,8 @@ class Distribution:
 
     def without(self, token: int) -> Distribution | None:
         """The distribution given that it is not `token`; None if it could be nothing else."""
+        if self._is_whole:
+            return self._ruled_out(token)
         left = without(self.mass, token)
         return Distribution.of(left, self.size) if left.total > 0.0 else None
 
@@ -154,6 +158,20 @@ class Distribution:
     def _is_whole(self) -> bool:
         """Whether this is a softmax of logits that no filter cuts."""
         return self._rows is not None and not self._params.has_filter and not self._params.is_greedy
+
+    def _ruled_out(self, token: int) -> Distribution | None:
+        """`without` of a softmax is the softmax without that logit, which the fast ways to draw can work on."""
+        known = self._logits(self._own_rows)[0]
+
+        def adjust(_: Array) -> Array:
+            return kind_of(known).edits.rule_out(namespace(known).asarray(known, copy=True), np.array([token]))
+
+        left = Distribution(self._own_rows, self._index, self._params, self.size, adjust)
+        try:
+            left.argmax  # noqa: B018 - raises where nothing is left
+        except NoLegalTokenError:
+            return None
+        return left
 
     @property
     def _own_rows(self) -> Rows:
