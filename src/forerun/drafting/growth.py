@@ -23,23 +23,13 @@ class Growth:
         self._children = children(parents)
         self._drawn: dict[int, Drawn] = {}
         self._confidences: dict[int, float] = {}
+        self.paths: dict[int, tuple[int, ...]] = {-1: ()}  # the nodes from the root to each, itself included
+        self.prefixes: dict[int, tuple[int, ...]] = {-1: ()}  # their tokens
         self.open: list[int] = [-1] if parents else []
-
-    def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root to `node`, itself included."""
-        found: list[int] = []
-        while node >= 0:
-            found.append(node)
-            node = self._parents[node]
-        return tuple(reversed(found))
-
-    def prefix(self, node: int) -> tuple[int, ...]:
-        """Their tokens."""
-        return tuple(self._drawn[one][0] for one in self.path(node))
 
     def fed(self) -> list[int]:
         """What a draft model needs to have been fed for the rows of the open nodes, which come last, in their order."""
-        needed = {node: depth for path in map(self.path, self.open) for depth, node in enumerate(path)}
+        needed = {one: depth for node in self.open for depth, one in enumerate(self.paths[node])}
         return sorted(needed, key=lambda node: (needed[node], node))
 
     def shape_of(self, fed: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
@@ -54,9 +44,11 @@ class Growth:
         if noise is None:
             drawn: list[Drawn] = [(token, q) for token in q.best(len(nodes))]
         else:
-            drawn = noise.draw_children(q, nodes, len(self.path(node)))
+            drawn = noise.draw_children(q, nodes, len(self.paths[node]))
         for child, one in zip(nodes, drawn, strict=False):  # of a row with too few tokens, the last do not exist
             self._drawn[child] = one
+            self.paths[child] = (*self.paths[node], child)
+            self.prefixes[child] = (*self.prefixes[node], one[0])
             if wants_confidence:
                 self._confidences[child] = confidence
 

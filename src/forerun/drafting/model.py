@@ -109,9 +109,9 @@ class ModelDrafter:
 
     def _span(self, sequence: SequenceView, growth: Growth) -> Span:
         """What is missing for the rows of the open nodes."""
+        if len(growth.open) == 1:  # a path leads there
+            return self._caches.missing(sequence.sequence_id, sequence.tokens, growth.prefixes[growth.open[0]])
         tokens, parents = growth.shape_of(growth.fed())
-        if parents == chain(len(tokens)):
-            return self._caches.missing(sequence.sequence_id, sequence.tokens, tokens)
         return self._caches.tree(sequence.sequence_id, sequence.tokens, tokens, parents, len(growth.open))
 
     def _draw(self, sequence: SequenceView, plan: Plan, growth: Growth, out: Rows, place: int) -> None:
@@ -119,7 +119,7 @@ class ModelDrafter:
         noise = sequence.noise if self.candidates == "sampled" else None
         wants_confidence = self.min_confidence > 0.0 or plan.gate is not None
         for row, node in enumerate(growth.open):
-            q = sequence.distribution(out, out.index(place, row), growth.prefix(node))
+            q = sequence.distribution(out, out.index(place, row), growth.prefixes[node])
             try:
                 growth.draw(node, q, noise, wants_confidence)
             except (NumericalError, UserCodeError) as error:
