@@ -22,6 +22,7 @@ from forerun.sampling import SamplingParams
 from forerun.topology import by_widths
 from forerun.types import Draft, Plan, Prospect, Round
 
+pytestmark = pytest.mark.filterwarnings("ignore:drafting failed")
 SIZE = 12
 PROMPTS = [[1], [2, 3, 4, 5, 6, 7, 8], [3, 3, 1], [9, 8]]
 TREES: dict[str, tuple[int, ...]] = {
@@ -51,6 +52,15 @@ DRAFTERS: dict[str, Callable[[], Any]] = {
     "cut": lambda: ModelDrafter(CutHead(draft(), range(2, SIZE))),
     "lookup": lambda: LookupDrafter(2, 1),
 }
+
+
+def faulty(tokens: list[int], logits: Any) -> Any:
+    """A processor of the user's that fails behind one token."""
+    if tokens[-1] == 10 and len(tokens) > 9:
+        raise ValueError("no tens")
+    return logits
+
+
 STATES = [{i: (i + 1) % 4 for i in range(SIZE) if i % 4 != state} for state in range(4)]
 PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
@@ -68,6 +78,8 @@ PARAMS: dict[str, dict[str, Any]] = {
     "greedy, logprobs": {"temperature": 0, "logprobs": 2, "logprobs_kind": "processed"},
     "grammar": {"seed": 2, "constraint": AutomatonGrammar(STATES, SIZE)},
     "greedy, grammar": {"temperature": 0, "constraint": AutomatonGrammar(STATES, SIZE)},
+    "faulty": {"seed": 4, "logits_processors": (faulty,)},
+    "greedy, faulty": {"temperature": 0, "logits_processors": (faulty,)},
     "stop": {"seed": 6, "stop_token_ids": (0, 4)},
     "early end": {"temperature": 0, "stop_token_ids": (1, 2, 3), "min_tokens": 9},
 }

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.verification.laws import Text, draft_with, finish, model, pairs, violations
+from tests.verification.laws import Text, draft_with, finish, model, pairs, policy_of, violations
 from tests.verification.reference import STUCK, AutomatonGrammar, plain_law, table_rows
 
-from forerun.control import FixedLength
 from forerun.drafting import LookupDrafter
 from forerun.engine import Engine
 from forerun.sampling import SamplingParams, StatefulProcessor
@@ -28,14 +27,14 @@ SOUND = {name: Broken("nothing is wrong", rules) for name, rules in RULES.items(
 
 
 def features_law(
-    target: Any, make_drafter: Any, k: int, prompt: Text, num_tokens: int, params: dict[str, Any], part: Broken,
+    target: Any, make_drafter: Any, k: Any, prompt: Text, num_tokens: int, params: dict[str, Any], part: Broken,
     kind: Any = "sampled",
 ) -> dict[Text, float]:  # fmt: skip
     """The exact law of what the engine commits to one request; STUCK where it ended for want of a legal token."""
 
     def run(chooser: Chooser) -> Text:
         engine = Engine(
-            model(target), part.drafter(make_drafter()), FixedLength(k), eos_ids=[EOS] if "eos" in params else (),
+            model(target), part.drafter(make_drafter()), policy_of(k), eos_ids=[EOS] if "eos" in params else (),
             rules=part.rules, make_noise=part.noise(enumerating(chooser, kind)), make_processing=part.processing,
         )  # fmt: skip
         settings = {name: value for name, value in params.items() if name != "eos"}

@@ -28,11 +28,12 @@ from tests.verification.laws import (
     windowed_drafter,
 )
 from tests.verification.reference import AutomatonGrammar, plain_law, table_rows
+from tests.verification.test_level1_features import Grudge, nudge
 
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.engine import Engine, Scheduler
 from forerun.runtime.toy import ToyModel
-from forerun.sampling import SamplingParams
+from forerun.sampling import SamplingParams, StatefulProcessor
 from forerun.types import Capabilities
 from forerun.verification import RULES
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
@@ -166,6 +167,7 @@ PARAMS: Mapping[str, dict[str, Any]] = {
     "allowed": {"allowed_token_ids": (0, 2)},
     "early end": {"min_tokens": 2},
     "stop": {"stop_token_ids": (0,)},
+    "processors": {"logits_processors": (StatefulProcessor(Grudge), nudge)},
 }
 
 

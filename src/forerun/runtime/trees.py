@@ -1,5 +1,6 @@
-"""Spans that are trees: which of their tokens a cache may keep. For runtimes written in Python; the native one has its
-own, with the same promises.
+"""Spans that are trees: which of their tokens a cache may keep.
+
+For runtimes written in Python; the native one has its own, with the same promises.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Recursive rejection over a tree whose children were sampled without replacement: Chen et al., "Sequoia" (arXiv
-2402.12374), after SpecInfer (2305.09781). The tree form of the chain rule.
+"""Recursive rejection over trees: Chen et al., "Sequoia" (arXiv 2402.12374), after SpecInfer (2305.09781).
+
+Children are sampled without replacement. The tree form of the chain rule.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Traversal verification, leaf to root: Weng et al., "Traversal Verification for Speculative Tree Decoding" (arXiv
-2505.12398). The tree form of block verification; the default for sampled trees.
+"""Traversal verification of trees, leaf to root: Weng et al. (arXiv 2505.12398).
+
+The tree form of block verification; the default for sampled trees.
 """
 
 from __future__ import annotations
