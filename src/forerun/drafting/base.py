@@ -68,8 +68,8 @@ class Drafter(Protocol):
         ...
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
-        """One draft per sequence, of at most `plans[i].shape` tokens, and of a tree only where one is planned, no deeper:
-        fewer is fine, more is a ContractError."""
+        """One draft per sequence, of at most `plans[i].shape` tokens; a tree only where one is planned, and no deeper.
+        Fewer is fine, more is a ContractError."""
         ...
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
