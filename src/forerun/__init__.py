@@ -15,7 +15,7 @@ from forerun.errors import ForerunError
 from forerun.version import __version__
 
 if TYPE_CHECKING:
-    from forerun.control import FixedLength
+    from forerun.control import AdaptiveLength, FixedLength, FixedTree
     from forerun.drafting import LookupDrafter, ModelDrafter, NoDrafter, SharedTexts, StackDrafter, SuffixDrafter
     from forerun.llm import LLM, Stream
     from forerun.loading import load
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FixedLength": "forerun.control",
+    "FixedTree": "forerun.control",
     "LLM": "forerun.llm",
     "LookupDrafter": "forerun.drafting",
     "ModelDrafter": "forerun.drafting",
@@ -45,6 +46,7 @@ _HOMES = {
 __all__ = [
     "LLM",
     "FixedLength",
+    "FixedTree",
     "ForerunError",
     "LookupDrafter",
     "ModelDrafter",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -130,8 +131,37 @@ class Noise(Protocol):
         ...
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
-        """A token id drawn from the distribution of row `node` (0: the row after the last committed token)."""
+        """A token id drawn from the distribution of row `node` (0: the row after the last committed token). The
+        target's own draws are keyed by how many draft tokens come before them, draft tokens by their node."""
         ...
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        """Distinct draft tokens for `nodes`, the children of one node, from its row, which follows `depth` draft
+        tokens; fewer where the row has fewer tokens. The first is `draw`'s."""
+        ...
+
+
+Drawn = tuple[int, "Distribution"]
+"""A draft token and what it was drawn from: of several children, q without the ones before it."""
+
+
+def without_replacement(
+    distribution: Distribution, nodes: Sequence[int], draw: Callable[[Distribution, int], int]
+) -> list[Drawn]:
+    """A token for each of `nodes`, drawn with `draw(distribution, node)` from what those before it left."""
+    found: list[Drawn] = []
+    left: Distribution | None = distribution
+    for node in nodes:
+        left = left.without(found[-1][0]) if left is not None and found else left
+        if left is None:
+            break
+        found.append((draw(left, node), left))
+    return found
+
+
+def best_children(distribution: Distribution, nodes: Sequence[int]) -> list[Drawn]:
+    """The likeliest token for the first of `nodes`, the next for the second: no randomness."""
+    return [(token, distribution) for token in distribution.best(len(nodes))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +175,9 @@ class GreedyNoise:
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
         return distribution.argmax
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return best_children(distribution, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +197,9 @@ class IndependentNoise:
 
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
         return distribution.draw(self.uniform(node, purpose))
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, node: self.draw(left, node, Purpose.DRAFT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +222,10 @@ class CoupledNoise:
         # The position alone, not the round or the purpose: that is what makes draft and target agree.
         key = derive_key(self.seed, self.choice, self.committed + node, 0, Purpose.GUMBEL)
         return distribution.race(key)
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        # All with the noise of their position: the tokens with the largest sums, of which the target may take any.
+        return without_replacement(distribution, nodes, lambda left, _: self.draw(left, depth, Purpose.DRAFT))
 
 
 def inverse_cdf(probs: Array, u: float) -> int:

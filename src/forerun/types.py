@@ -39,8 +39,9 @@ class Draft:
     """Proposed tokens of one sequence.
 
     kind "sampled": `tokens[i]` was drawn from `rows[i]` (q, [vocab]) with randomness the verifier does not see; of
-    several children of one node, in their order, each without the ones before it. kind "deterministic": the tokens are
-    a fixed function of what is committed (and, in seeded mode, of the shared Gumbel noise); no q is needed.
+    several children of one node, in their order, each from q without the ones before it, normalised. kind
+    "deterministic": the tokens are a fixed function of what is committed (and, in seeded mode, of the shared Gumbel
+    noise); no q is needed.
 
     `parents[i]` is the node that token i follows, -1 for the committed text, for tree drafts; None for a chain.
     `source` is the prospect it came from. A draft model that extended another source's tokens drew those behind the
@@ -73,8 +74,9 @@ class Verdict:
 
 
 Gate = Callable[[Sequence[float]], bool]
-"""Whether a draft goes on after its last token, from the confidences of all tokens that its model drew. It sees
-rows whose token was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
+"""Whether a draft goes on after its last token, from the confidences of all tokens that its model drew. It sees rows
+whose token was drawn and never a token, so ending a draft by it conditions on nothing that is dropped. Of a tree it
+sees the path of first children."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Prospect:
     one. Before the first of those passes the draft model has to read `num_unread` tokens of the text beyond the last
     one (its catch-up: the prompt for a new sequence). `context` says what is known beforehand of how well it will do,
     and acceptance is learnt for each context apart; `expected[i]` is the source's own guess at the acceptance of token
-    i given those before it, () where it has none.
+    i given those before it, () where it has none. `trees` says whether it takes plans with a tree; `longest` is how
+    deep one may be.
     """
 
     source: str
@@ -104,9 +107,10 @@ class Plan:
     from `source` (a prospect's; None: the drafter chooses).
 
     `tree[i]` is the node that token i is to follow (-1: the committed text), parents first, for a tree of `shape`
-    nodes; None for a chain. `gate` may end a draft early. `most_unread`, if given, is how many tokens of the text a
-    draft model may read for it: where more are unread its cache begins anew with the latest of them. `read`, with shape
-    0, has it read up to so many tokens and draft nothing: a long text, in pieces.
+    nodes; None for a chain. Its nodes and their order are part of the plan: they may depend on what is known before the
+    round and never on what is drafted. `gate` may end a draft early. `most_unread`, if given, is how many tokens of
+    the text a draft model may read for it: where more are unread its cache begins anew with the latest of them. `read`,
+    with shape 0, has it read up to so many tokens and draft nothing: a long text, in pieces.
     """
 
     shape: int = 0
@@ -125,9 +129,11 @@ class Round:
     committed in all. Tokens cut off by a stop or a budget are in none of these.
 
     `source`, `num_free` and `confidences` are the draft's, of all its tokens: those behind the first that was rejected
-    say how sure the draft model was, too. For trees, `ranks[d]` is which child of its parent the accepted node at depth
-    d was, and `widths[d]` how many children were examined there; a last width without a rank is a node all of whose
-    children were rejected. Of a chain every rank is 0 and every width 1.
+    say how sure the draft model was, too (of a tree, of the nodes that were examined). `ranks[d]` is which child of its
+    parent the accepted node at depth d was, from 0, and `widths[d]` how many children there were; a last width without
+    a rank is a node all of whose children were rejected. So `len(widths)` depths were examined and `len(ranks)`
+    accepted. Of a chain every rank is 0 and every width 1. Of a tree every node was proposed, up to the depth at which
+    the text ended.
     """
 
     sequence_id: int

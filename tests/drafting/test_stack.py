@@ -301,7 +301,9 @@ def test_confidences_are_of_the_tokens_the_model_drew() -> None:
             assert one.confidences == draft.confidences
         num_cut += one.num_free > 0 and examined <= one.num_free < len(draft.tokens)
         length += one.num_emitted
-    assert num_cut > 0  # rejected among the fixed tokens: what the model drew was not examined, and is told all the same
+    assert (
+        num_cut > 0
+    )  # rejected among the fixed tokens: what the model drew was not examined, and is told all the same
 
 
 # -- where no source is named ------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tests.verification.test_level2_features as features
 import tests.verification.test_level2_law as basic
+import tests.verification.test_level2_trees as trees
 from tests.real.test_lossless import MODES as BASIC_MODES
 from tests.verification.laws import Law, Text, cut_drafter, draft_with, model, windowed_drafter
 from tests.verification.population import Population, sample
@@ -79,7 +80,7 @@ class Case:
     make_drafter: Callable[[], Drafter]
     rule: str
     target: Any
-    k: int
+    k: int | tuple[int, ...]
     num_tokens: int
     prompt: Text
     kind: str = "sampled"
@@ -109,6 +110,12 @@ class Case:
 # -- level 1: rules x drafters x parameter sets ------------------------------------------------------------------------
 
 
+SHAPES = ((4, 1, 3), (3, 2, 4), (2, 3, 5))
+"""(vocabulary, k, tokens): k + 2 tokens leave room for a second round with a draft."""
+TREE_SHAPES = ((4, (-1, -1), 3), (3, (-1, -1), 4), (2, (-1, -1, 1, 1), 4))
+"""The same with the parents of a tree in the place of k."""
+
+
 @dataclass(frozen=True)
 class Way:
     """How level 1 drafts. A fixed draft is followed whatever the rule, so one rule does for it."""
@@ -117,6 +124,7 @@ class Way:
     rules: tuple[str, ...] = ("block",)
     kind: str = "sampled"
     prompt: Text = (1,)
+    shapes: tuple[tuple[int, int | tuple[int, ...], int], ...] = SHAPES
 
 
 def _narrow(table: Any) -> Drafter:
@@ -132,26 +140,34 @@ WAYS: dict[str, Way] = {
     "cut model": Way(lambda table: cut_drafter(np.asarray(table) + np.eye(len(table), dtype=int), (1,)), BOTH),
     "windowed model": Way(lambda table: windowed_drafter(table, 2), BOTH),
     "late model": Way(lambda table: ModelDrafter(model(table)), BOTH),
+    "trees of a model": Way(lambda table: draft_with(table)(), BOTH, shapes=TREE_SHAPES),
+    "trees of best tokens": Way(lambda table: draft_with(table, candidates="top")(), shapes=TREE_SHAPES),
     "argmax": Way(lambda table: draft_with(table)(), kind="deterministic"),
     "lookup": Way(lambda table: LookupDrafter(2, 1), prompt=(1, 0, 1, 0, 1)),
     "none": Way(lambda table: NoDrafter()),
 }
-SHAPES = ((4, 1, 3), (3, 2, 4), (2, 3, 5))
-"""(vocabulary, k, tokens): k + 2 tokens leave room for a second round with a draft."""
+# -- level 2: the cases of test_level2_law.py, test_level2_trees.py and test_level2_features.py ------------------------
 
-# -- level 2: the cases of test_level2_law.py and test_level2_features.py ----------------------------------------------
-
-SAMPLED: dict[str, Case] = {
-    name: Case(
-        ParameterSet(params), make, rule, basic.TARGET, basic.K, basic.NUM_TOKENS, tuple(basic.PROMPT), twin=twin
-    )
-    for name, (twin, make, rule, params) in basic.CASES.items()
-} | {
-    f"{name}, {way}": Case(
-        given, make, rule, features.TARGET, features.K, features.NUM_TOKENS, tuple(features.PROMPT), twin=twin
-    )
-    for name, given in FEATURES.items()
-    for way, (twin, make, rule) in features.WAYS.items()
-}
+SAMPLED: dict[str, Case] = (
+    {
+        name: Case(
+            ParameterSet(params), make, rule, basic.TARGET, basic.K, basic.NUM_TOKENS, tuple(basic.PROMPT), twin=twin
+        )
+        for name, (twin, make, rule, params) in basic.CASES.items()
+    }
+    | {
+        f"{name} tree": Case(
+            ParameterSet(params), make, rule, basic.TARGET, tree, basic.NUM_TOKENS, tuple(basic.PROMPT), twin=twin
+        )
+        for name, (twin, make, tree, rule, params) in trees.CASES.items()
+    }
+    | {
+        f"{name}, {way}": Case(
+            given, make, rule, features.TARGET, features.K, features.NUM_TOKENS, tuple(features.PROMPT), twin=twin
+        )
+        for name, given in FEATURES.items()
+        for way, (twin, make, rule) in features.WAYS.items()
+    }
+)
 OTHER_POPULATIONS = {"block": ("scattered", "choices"), "seeded-model": ("scattered", "choices")}
 """Cases that are also sampled with scattered seeds, and with the choices of one seed."""

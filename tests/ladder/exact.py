@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from tests.ladder.cases import SETS, SHAPES, WAYS, Case, ParameterSet, Way
+from tests.ladder.cases import SETS, WAYS, Case, ParameterSet, Way
 from tests.ladder.cells import Cell, Found
 from tests.verification.laws import Law, violations
 
@@ -31,7 +31,7 @@ def _label(way: Way, rule: str) -> str:
 
 def _cost(way: Way, given: ParameterSet) -> float:
     """Trees of sampled drafts are wide, those of fixed drafts have one leaf for each text, greedy ones one leaf."""
-    num = sum(size in given.sizes for size, _, _ in SHAPES) * len(TABLES)
+    num = sum(size in given.sizes for size, _, _ in way.shapes) * len(TABLES)
     return num * (0.01 if given.params.get("temperature") == 0 else 0.5 if len(way.rules) > 1 else 0.1)
 
 
@@ -51,7 +51,7 @@ def tables(name: str, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def cases(way: Way, rule: str, given: ParameterSet) -> Iterator[tuple[str, Case]]:
     """Every shape and table of one cell. A prompt of several tokens is read in a round of its own: one token more."""
-    for size, k, num_tokens in SHAPES:
+    for size, k, num_tokens in way.shapes:
         for name in TABLES if size in given.sizes else ():
             target, draft = tables(name, size)
             yield (

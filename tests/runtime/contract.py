@@ -29,6 +29,14 @@ def check_model_contract(make_model: MakeModel, *, tolerance: float = 1e-4, num_
     check_neighbours(make_model(), num_tokens, tolerance)
     check_free(make_model(), num_tokens, tolerance)
     check_breaches(make_model())
+    if make_model().capabilities.trees:
+        check_tree_rows(make_model(), num_tokens, tolerance)
+        check_tree_paths(make_model(), num_tokens, tolerance)
+        check_tree_neighbours(make_model(), num_tokens, tolerance)
+        check_tree_breaches(make_model())
+        check_trees_fit_by_their_depth(make_model(), tolerance)
+    else:
+        check_trees_are_refused(make_model())
     check_cost(make_model())
 
 
@@ -217,6 +225,167 @@ def check_breaches(model: Model) -> None:
     assert (model.length(1), model.length(2)) == (2, 0)
     model.free(1)
     model.free(2)
+
+
+TREES = (
+    (-1, -1),
+    (-1, -1, 0, 0, 1, 1),
+    (-1, 0, 1, 1, 0, -1, 5, 3),  # a trunk of two, and children before and after the others' own
+    (-1, 0, -1, 2, 3, 1, 4, 6, 7, 8, 9),
+)
+
+
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    return [] if node < 0 else [*path_to(parents, parents[node]), node]
+
+
+def tree_span(model: Model, key: int, missing: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> Span:
+    """Missing tokens of the text and a tree behind them, rows for the last missing one and every node."""
+    first = len(missing)
+    shifted = (*range(-1, first - 1), *(first + parent for parent in parents))
+    return Span(key, model.length(key), [*missing, *tokens], len(tokens) + 1, shifted)
+
+
+def rows_along(model: Model, before: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> np.ndarray:
+    """The row after `before` and that after each node, each of its text alone."""
+    texts = [[*before, *(tokens[i] for i in path_to(parents, node))] for node in range(-1, len(tokens))]
+    return np.stack([reference(model, one)[-1] for one in texts])
+
+
+def check_tree_rows(model: Model, num_tokens: int, tolerance: float) -> None:
+    """A node's row is that of its own path, whatever else is in the tree: also far behind the text's beginning, where
+    windows hide some of it, and where two nodes hold one token."""
+    for seed, parents in enumerate(TREES):
+        for num_cached, num_missing in ((0, 1), (num_tokens - 3, 3), (num_tokens - 1, 1)):
+            before = text(model, num_cached + num_missing, 20 + seed)
+            tokens = text(model, len(parents), 30 + seed)
+            tokens[-1] = tokens[0]
+            expected = rows_along(model, before, tokens, parents)
+            model.begin(1)
+            if num_cached:
+                feed(model, 1, before[:num_cached])
+            span = tree_span(model, 1, before[num_cached:], tokens, parents)
+            (found,) = split(model.forward([span]), [span.num_rows])
+            close(found, expected, tolerance)
+            assert model.length(1) == len(before) + len(tokens)
+            model.free(1)
+
+
+def check_tree_paths(model: Model, num_tokens: int, tolerance: float) -> None:
+    """Whatever path is kept, the cache goes on as if it alone had been fed; and nothing but the text, if none is."""
+    for seed, parents in enumerate(TREES):
+        before, tokens = text(model, num_tokens, 40 + seed), text(model, len(parents), 50 + seed)
+        after = text(model, 3, 60 + seed)
+        for node in range(-1, len(tokens)):
+            path = path_to(parents, node)
+            kept = [*before, *(tokens[i] for i in path)]
+            expected = reference(model, [*kept, *after])[len(kept) :]
+            for skipped in (0, min(2, len(path))):  # also a path whose beginning is kept by its length
+                if path[:skipped] != list(range(skipped)):
+                    continue
+                model.begin(1)
+                feed(model, 1, before[:-2])
+                model.forward([tree_span(model, 1, before[-2:], tokens, parents)])
+                length = len(before) - 2
+                model.keep(1, length + skipped, tuple([0, 1, *(2 + i for i in path)][skipped:]))
+                assert model.length(1) == len(kept)
+                model.keep(1, len(kept))
+                close(feed(model, 1, after), expected, tolerance)
+                model.free(1)
+        model.begin(1)
+        model.forward([tree_span(model, 1, before, tokens, parents)])
+        model.fork(1, 2, num_tokens - 1)
+        model.keep(1, num_tokens - 1)
+        for key in (1, 2):
+            close(feed(model, key, before[-1:]), reference(model, before)[-1:], tolerance)
+            model.free(key)
+
+
+def check_tree_neighbours(model: Model, num_tokens: int, tolerance: float) -> None:
+    """Trees and chains in one pass, at different places."""
+    parents = TREES[1]
+    texts = [text(model, num_tokens - 2 * i, 70 + i) for i in range(4)]
+    trees = [text(model, len(parents), 80 + i) for i in range(2)]
+    expected = [rows_along(model, texts[i], trees[i], parents) for i in range(2)]
+    expected += [reference(model, one) for one in texts[2:]]
+    for key in range(4):
+        model.begin(key)
+    feed(model, 1, texts[1][:-1])
+    feed(model, 3, texts[3][:2])
+    spans = [
+        Span(2, 0, texts[2], len(texts[2])),
+        tree_span(model, 1, texts[1][-1:], trees[1], parents),
+        Span(3, 2, texts[3][2:], len(texts[3]) - 2),
+        tree_span(model, 0, texts[0], trees[0], parents),
+    ]
+    found = split(model.forward(spans), [span.num_rows for span in spans])
+    for rows, one in zip(found, (expected[2], expected[1], expected[3][2:], expected[0]), strict=True):
+        close(rows, one, tolerance)
+    for key in range(4):
+        model.free(key)
+
+
+def check_tree_breaches(model: Model) -> None:
+    """What is no tree is refused, and so is going on as if a tree were a text."""
+    model.begin(1)
+    model.begin(2)
+    feed(model, 1, [0, 0])
+    for parents in ((-1,), (-1, 1), (0, 0), (-2, -1), (-1, -1, -1)):
+        with pytest.raises(ContractError):
+            model.forward([Span(1, 2, [0, 0], 1, parents)])
+    assert (model.length(1), model.length(2)) == (2, 0)
+    model.forward([Span(1, 2, [0, 0, 0], 1, (-1, -1, 1))])
+    with pytest.raises(ContractError):
+        model.forward([Span(2, 0, [0], 1), Span(1, 5, [0], 1)])
+    for length, path in (
+        (4, ()),
+        (5, ()),
+        (3, (1,)),
+        (2, (2,)),
+        (2, (0, 2)),
+        (2, (1, 2, 3)),
+        (2, (-1,)),
+        (6, ()),
+        (1, (0,)),
+    ):
+        with pytest.raises(ContractError):
+            model.keep(1, length, path)
+    with pytest.raises(ContractError):
+        model.fork(1, 3, 4)
+    assert (model.length(1), model.length(2)) == (5, 0)
+    model.keep(1, 2, (1, 2))
+    assert model.length(1) == 4
+    with pytest.raises(ContractError):
+        model.keep(1, 2, (1, 2))  # the span is no longer the last thing that happened
+    model.keep(1, 3)
+    feed(model, 1, [0])
+    for key in (1, 2):
+        model.free(key)
+
+
+def check_trees_fit_by_their_depth(model: Model, tolerance: float) -> None:
+    """A tree may have more nodes than the context has places left, if no path is longer than those."""
+    limit = model.capabilities.context_length
+    if limit is None or limit > 200:
+        return
+    before = text(model, limit - 2, 90)
+    tokens, parents = text(model, 8, 91), (-1, -1, -1, 0, 0, 1, 1, 2)
+    expected = rows_along(model, before, tokens, parents)
+    model.begin(1)
+    feed(model, 1, before[:-1])
+    span = tree_span(model, 1, before[-1:], tokens, parents)
+    close(split(model.forward([span]), [9])[0], expected, tolerance)
+    model.keep(1, limit - 2, ())
+    with pytest.raises(ContractError):
+        model.forward([Span(1, limit - 2, tokens[:4], 1, (-1, -1, 1, 2))])
+    model.free(1)
+
+
+def check_trees_are_refused(model: Model) -> None:
+    model.begin(1)
+    with pytest.raises(ContractError):
+        model.forward([Span(1, 0, [0, 0], 1, (-1, -1))])
+    model.free(1)
 
 
 def check_cost(model: Model) -> None:

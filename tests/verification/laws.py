@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from forerun.control import FixedLength
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.engine import Engine
-from forerun.randomness import Purpose, inverse_cdf
+from forerun.randomness import Drawn, Purpose, inverse_cdf, without_replacement
 from forerun.runtime.cut import CutHead
 from forerun.runtime.toy import ToyModel, joint_law
 from forerun.sampling import Distribution, SamplingParams
+from forerun.types import Plan, Round
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
 
 TOLERANCE = 1e-12
@@ -95,27 +96,46 @@ def finish(engine: Engine, max_steps: int = 1_000) -> None:
     raise AssertionError(f"not idle after {max_steps} steps")
 
 
+class FixedTopology:
+    """The same tree every round, with a gate if one is given; none while a prompt is being read."""
+
+    def __init__(self, parents: tuple[int, ...], gate: Any = None) -> None:
+        self.parents, self.gate, self.rounds = parents, gate, list[Round]()
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        plan = Plan(len(self.parents), tree=self.parents, gate=self.gate)
+        return [plan if sequence.num_missing == 1 else Plan() for sequence in sequences]
+
+    def update(self, rounds: Any, step: Any) -> None:
+        self.rounds += rounds
+
+
+def policy_of(k: int | tuple[int, ...]) -> Any:
+    """The policy of a speculation length, or of a tree's parents."""
+    return FixedLength(k) if isinstance(k, int) else FixedTopology(k)
+
+
 def engine_law(
     target: Any,
     make_drafter: Callable[[], Drafter],
-    k: int,
+    k: int | tuple[int, ...],
     requests: Sequence[Request],
     *,
     kind: Any = "sampled",
     wrap_noise: Callable[[Any], Any] = lambda factory: factory,
-    make_policy: Callable[[int], Any] = FixedLength,
+    make_policy: Callable[[Any], Any] = policy_of,
     on_end: Callable[[Engine, list[Any]], None] = lambda engine, sequences: None,
     **settings: Any,
 ) -> dict[Any, float]:
     """The exact law of the texts that the real engine commits to `requests`, all in one batch.
 
-    One request gives a law of texts, several a law of tuples of texts. `target` is a table of weights.
+    One request gives a law of texts, several a law of tuples of texts. `target` is a table of weights; `k` may be the
+    parents of a tree.
     """
 
     def run(chooser: Chooser) -> Any:
-        policy = make_policy(k)
         factory = wrap_noise(enumerating(chooser, kind))
-        engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
+        engine = Engine(model(target), make_drafter(), make_policy(k), make_noise=factory, **settings)
         sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]
         finish(engine)
         on_end(engine, sequences)
@@ -177,6 +197,9 @@ class SharedNoise:
         if position not in self.numbers:
             self.numbers[position] = (self.chooser.choose([1.0] * self.num) + 0.5) / self.num
         return inverse_cdf(distribution.probs, self.numbers[position])
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, _: self.draw(left, depth, Purpose.DRAFT))
 
 
 def shared_noise(chooser: Chooser, num: int) -> Callable[[Any, int, int, int], Any]:

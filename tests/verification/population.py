@@ -10,17 +10,16 @@ same text, seed by seed; what is sampled here is therefore what the real sampler
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import chi2
-from tests.verification.laws import finish, target_law
+from tests.verification.laws import finish, policy_of, target_law
 
-from forerun.control import FixedLength
 from forerun.engine import Engine
 from forerun.errors import ContractError
-from forerun.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, Purpose
+from forerun.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, Drawn, Purpose, without_replacement
 from forerun.sampling import Distribution, SamplingParams
 from forerun.verification.enumerate import Chooser, outcomes
 
@@ -125,6 +124,9 @@ class IndependentTwin:
 
         return self.walk.decide(label)
 
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, node: self.draw(left, node, Purpose.DRAFT))
+
 
 class CoupledTwin:
     """`CoupledNoise` of all members."""
@@ -146,15 +148,18 @@ class CoupledTwin:
 
         return self.walk.decide(label)
 
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, _: self.draw(left, depth, Purpose.DRAFT))
+
 
 TWINS: Mapping[str, Any] = {"independent": IndependentTwin, "coupled": CoupledTwin}
 
 
-class Diary(FixedLength):
+class Diary:
     """A policy that notes how many tokens each round accepted and emitted."""
 
-    def __init__(self, k: int) -> None:
-        super().__init__(k)
+    def __init__(self, k: int | tuple[int, ...]) -> None:
+        self.plan = policy_of(k).plan
         self.rounds: list[tuple[int, int]] = []
 
     def update(self, rounds: Any, step: Any) -> None:
@@ -165,7 +170,7 @@ def sample(
     population: Population,
     target: Any,
     make_drafter: Callable[[], Any],
-    k: int,
+    k: int | tuple[int, ...],
     prompt: Any,
     twin: str,
     *,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.verification.laws import Text, draft_with, finish, model, pairs, violations
+from tests.verification.laws import Text, draft_with, finish, model, pairs, policy_of, violations
 from tests.verification.reference import STUCK, AutomatonGrammar, plain_law, table_rows
 
 from forerun.control import FixedLength
@@ -29,8 +29,8 @@ SOUND = {name: Broken("nothing is wrong", rules) for name, rules in RULES.items(
 
 
 def features_law(
-    target: Any, make_drafter: Any, k: int, prompt: Text, num_tokens: int, params: dict[str, Any], part: Broken,
-    kind: Any = "sampled", make_policy: Any = FixedLength,
+    target: Any, make_drafter: Any, k: Any, prompt: Text, num_tokens: int, params: dict[str, Any], part: Broken,
+    kind: Any = "sampled", make_policy: Any = policy_of,
 ) -> dict[Text, float]:  # fmt: skip
     """The exact law of what the engine commits to one request; STUCK where it ended for want of a legal token."""
 
@@ -119,7 +119,7 @@ prompts = st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=3).map(tuple)
 
 def check(
     pair: Any, prompt: Text, params: dict[str, Any], rule: str, k: int, num_tokens: int, kind: str = "sampled",
-    make_drafter: Any = None, make_policy: Any = FixedLength,
+    make_drafter: Any = None, make_policy: Any = policy_of,
 ) -> None:  # fmt: skip
     target, draft = pair
     make = make_drafter if make_drafter is not None else draft_with(draft)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.verification.laws import finish
+from tests.verification.laws import finish, policy_of
 
 from forerun.control import FixedLength
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, NoDrafter, StackDrafter, SuffixDrafter
@@ -179,6 +179,11 @@ class _Recording:
         self._note(node, purpose)
         return self.inner.draw(distribution, node, purpose)
 
+    def draw_children(self, distribution: Distribution, nodes: Any, depth: int) -> Any:
+        for node in nodes:
+            self._note(node, Purpose.DRAFT)
+        return self.inner.draw_children(distribution, nodes, depth)
+
     def _note(self, node: int, purpose: Purpose) -> None:
         if isinstance(self.inner, IndependentNoise):
             self.keys.append((self.inner.seed, self.inner.choice, self.inner.committed, node, purpose))
@@ -189,9 +194,9 @@ class _Recording:
 
 
 @pytest.mark.parametrize("rules", sorted(RULES))
-@pytest.mark.parametrize("k", [0, 1, 3, 8])
+@pytest.mark.parametrize("k", [0, 1, 3, 8, (-1, -1, 1, 1, 0, 4)], ids=str)
 @pytest.mark.parametrize("drafter", ["none", "model", "unsure model", "narrow model", "lookup recent"])
-def test_no_key_returns_in_a_whole_run(drafter: str, k: int, rules: str) -> None:
+def test_no_key_returns_in_a_whole_run(drafter: str, k: Any, rules: str) -> None:
     """Free requests: every decision its own key. Seeded ones: the target chooses once for each position."""
     keys: list[tuple[Any, ...]] = []
 
@@ -199,7 +204,7 @@ def test_no_key_returns_in_a_whole_run(drafter: str, k: int, rules: str) -> None
         return _Recording(make_noise(params, seed, choice, committed), keys)
 
     engine = Engine(
-        target(), DRAFTERS[drafter](), FixedLength(k), rules=RULES[rules], make_noise=factory,
+        target(), DRAFTERS[drafter](), policy_of(k), rules=RULES[rules], make_noise=factory,
         scheduler=Scheduler(max_sequences=3, max_tokens=4),
     )  # fmt: skip
     kinds: list[dict[str, Any]] = [{}, {}, {"seed": 3}, {"temperature": 0}]
@@ -210,7 +215,7 @@ def test_no_key_returns_in_a_whole_run(drafter: str, k: int, rules: str) -> None
     for prompt in PROMPTS[:3]:
         alone: list[tuple[Any, ...]] = []
         engine = Engine(
-            target(), DRAFTERS[drafter](), FixedLength(k), rules=RULES[rules],
+            target(), DRAFTERS[drafter](), policy_of(k), rules=RULES[rules],
             make_noise=lambda *key, alone=alone: _Recording(make_noise(*key), alone),
         )  # fmt: skip
         together(engine, [(prompt, {"seed": 3})])

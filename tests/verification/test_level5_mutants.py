@@ -26,7 +26,7 @@ from tests.verification.population import (
 from forerun.drafting import LookupDrafter
 from forerun.errors import ContractError
 from forerun.verification import CHAIN_RULES, DEFAULT_RULES
-from forerun.verification.broken import BROKEN, BROKEN_RULES, Broken
+from forerun.verification.broken import BROKEN, BROKEN_RULES, BROKEN_TREES, Broken
 
 TARGET, DRAFT = [[2, 2, 6], [7, 8, 2], [8, 8, 3]], [[1, 7, 8], [5, 2, 2], [4, 7, 3]]
 BINARY_TARGET, BINARY_DRAFT = [[6, 5], [5, 9]], [[3, 8], [7, 1]]
@@ -40,7 +40,7 @@ class Scenario:
 
     target: Any = field(default_factory=lambda: TARGET)
     drafter: Callable[[], Any] = field(default_factory=lambda: draft_with(DRAFT))
-    k: int = 2
+    k: int | tuple[int, ...] = 2  # or the parents of a tree
     num_tokens: int = 4
     prompt: tuple[int, ...] = (1,)
     params: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +85,11 @@ SCENARIOS = {
     "hot": Scenario(BINARY_TARGET, draft_with(BINARY_DRAFT), params={"temperature": 3.0}),
     "lookup": Scenario(drafter=lambda: LookupDrafter(2, 1), prompt=(1, 2, 1)),
     "seeded": Scenario(twin="coupled", prompt=(1, 2, 1)),
+    "fan": Scenario([[8, 9, 3]] * 3, draft_with([[1, 2, 7]] * 3), k=(-1, -1), prompt=(0,)),
+    "pair": Scenario(k=(-1, -1), prompt=(0,)),
+    "three": Scenario(k=(-1, -1, -1), num_tokens=3, prompt=(0,)),
+    "comb": Scenario(BINARY_TARGET, draft_with(BINARY_DRAFT), k=(-1, -1, 0, 0)),
+    "tree": Scenario(k=(-1, -1, 1, 1), num_tokens=3, prompt=(0,)),
 }
 
 KILLS: dict[str, list[str]] = {
@@ -109,6 +114,14 @@ KILLS: dict[str, list[str]] = {
     "reused_draft_noise": ["exact binary", "sampled model"],
     "reused_accept_noise": ["exact binary", "sampled model"],
     "accept_on_zero": ["exact zeros"],  # one in 2^53: no sample will ever show it
+    "tree_residual_missing": ["exact pair", "exact three", "exact tree", "sampled pair"],
+    "tree_by_q": ["exact three", "exact pair", "sampled pair"],
+    "tree_traversal_by_q": ["exact pair", "exact tree", "sampled pair"],
+    "tree_accepts_by_depth": ["exact comb", "exact pair", "sampled tree"],
+    "tree_with_replacement": ["exact pair", "exact tree", "sampled pair"],
+    "tree_one_key": ["exact pair", "sampled fan"],
+    "tree_reranked": ["exact pair", "exact comb", "exact tree", "sampled pair"],
+    "tree_subtree_dropped": ["exact pair", "exact comb", "sampled pair"],
     "argmax_scored_as_sampled": ["exact binary", "sampled binary"],
     "draft_cut_after_drawing": ["exact binary", "sampled binary"],
 }
@@ -132,7 +145,7 @@ def test_sound_parts_survive_every_scenario(where: str, sound: str) -> None:
 
 
 def test_every_mutant_in_the_registry_is_killed_by_name() -> None:
-    assert {*KILLS, "min_p_after"} == set(BROKEN_RULES)  # that one by test_level5_features.py
+    assert {*KILLS, "min_p_after"} == {*BROKEN_RULES, *BROKEN_TREES}  # that one by test_level5_features.py
     assert all(places for places in KILLS.values())
     assert all("exact" in " ".join(places) for places in KILLS.values())
     assert all(broken.reason and "\n" not in broken.reason for broken in BROKEN.values())

@@ -136,7 +136,8 @@ class ForerunVariant:
 def since(now: Statistics, earlier: Statistics) -> Statistics:
     """What `now` counts beyond `earlier`, a snapshot of the same request."""
     seconds = {f"{part}_s": getattr(now, f"{part}_s") - getattr(earlier, f"{part}_s") for part in PARTS}
-    return Statistics(now.rounds - earlier.rounds, now.num_emitted - earlier.num_emitted, **seconds)
+    depths = now.depths - earlier.depths
+    return Statistics(now.rounds - earlier.rounds, now.num_emitted - earlier.num_emitted, depths=depths, **seconds)
 
 
 def combined(all_statistics: Sequence[Statistics]) -> Statistics:
@@ -144,6 +145,7 @@ def combined(all_statistics: Sequence[Statistics]) -> Statistics:
     total = Statistics(Counter())
     for one in all_statistics:
         total.rounds.update(one.rounds)
+        total.depths.update(one.depths)
         total.num_emitted += one.num_emitted
         for part in PARTS:
             setattr(total, f"{part}_s", getattr(total, f"{part}_s") + getattr(one, f"{part}_s"))

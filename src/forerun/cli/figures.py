@@ -32,6 +32,7 @@ def _added(parts: list[Statistics]) -> Statistics:
     total = Statistics()
     for part in parts:
         total.rounds.update(part.rounds)
+        total.depths.update(part.depths)
         total.num_emitted += part.num_emitted
         total.draft_s += part.draft_s
         total.target_s += part.target_s

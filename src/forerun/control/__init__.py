@@ -2,6 +2,7 @@
 
 from forerun.control.adaptive import AdaptiveLength
 from forerun.control.cost import PassCost
+from forerun.control.fixed_tree import FixedTree
 from forerun.control.policy import FixedLength, Load, Policy
 
-__all__ = ["AdaptiveLength", "FixedLength", "Load", "PassCost", "Policy"]
+__all__ = ["AdaptiveLength", "FixedLength", "FixedTree", "Load", "PassCost", "Policy"]

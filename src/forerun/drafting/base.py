@@ -45,7 +45,8 @@ class SequenceView(Protocol):
 
     @property
     def noise(self) -> Noise:
-        """This round's randomness: draft with `noise.draw(q, node, Purpose.DRAFT)`; a draft's kind is `noise.kind`."""
+        """This round's randomness: draft with `noise.draw_children(q, nodes, depth)`, one token or several for the
+        children of a node; a draft's kind is `noise.kind`."""
         ...
 
     def distribution(self, rows: Rows, index: int, prefix: tuple[int, ...] = ()) -> Distribution:
@@ -72,7 +73,8 @@ class Drafter(Protocol):
         ...
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
-        """One draft per sequence, of at most `plans[i].shape` tokens: fewer is fine, more is a ContractError."""
+        """One draft per sequence, of at most `plans[i].shape` tokens; a tree only where one is planned, and no deeper.
+        Fewer is fine, more is a ContractError."""
         ...
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:

@@ -18,6 +18,7 @@ class _Cache:
 
     start: int = 0
     tokens: list[int] = field(default_factory=list)  # drafted ones included, until they are brought back
+    tree: Span | None = None  # what was fed behind them, where that is no text
 
 
 class DraftCaches:
@@ -48,20 +49,42 @@ class DraftCaches:
             self._begin(key, tokens, start, most)
         cache = self._caches[key]
         num_kept = min(common_length(cache.tokens, tokens, cache.start), len(tokens) - 1 - cache.start)
-        self._model.keep(key, num_kept)
+        tree, cache.tree = cache.tree, None
+        path: list[int] = []
+        if tree is not None and num_kept == len(cache.tokens):
+            path = _followed(tree, tokens[cache.start + num_kept : -1])
+        self._model.keep(key, num_kept, tuple(path))
+        del cache.tokens[num_kept:]
+        cache.tokens += [] if tree is None else [tree.tokens[node] for node in path]
         del cache.tokens[self._model.length(key) :]
 
     def missing(self, key: int, tokens: Sequence[int], drafted: Sequence[int]) -> Span:
         """The span of what is not cached yet of a text and the draft after it; one row is wanted."""
         cache = self._caches[key]
+        if cache.tree is not None:
+            self._drop_tree(key, cache)
         place = cache.start + len(cache.tokens)
         rest = [*tokens[place:], *drafted[max(place - len(tokens), 0) :]]
         return Span(key, len(cache.tokens), rest, 1)
 
+    def tree(
+        self, key: int, tokens: Sequence[int], drafted: Sequence[int], parents: tuple[int, ...], num_rows: int
+    ) -> Span:
+        """The span of a tree behind a text that is cached. What was fed behind the text before is rolled back: a
+        runtime takes a tree in one piece, so that each level is fed with those before it."""
+        cache = self._caches[key]
+        del cache.tokens[len(tokens) - cache.start :]
+        self._drop_tree(key, cache)
+        return Span(key, len(cache.tokens), drafted, num_rows, parents)
+
     def note_fed(self, spans: Sequence[Span]) -> None:
         """A pass has fed these."""
         for span in spans:
-            self._caches[span.sequence_id].tokens.extend(span.tokens)
+            cache = self._caches[span.sequence_id]
+            if span.parents is None:
+                cache.tokens.extend(span.tokens)
+            else:
+                cache.tree = span
 
     def nearest(self, tokens: Sequence[int], start: int, most: int | None) -> tuple[int | None, int]:
         """(text whose cache could be forked for this one, place up to which it would then be cached). The cache may
@@ -80,6 +103,10 @@ class DraftCaches:
             self._model.free(key)
             del self._caches[key]
 
+    def _drop_tree(self, key: int, cache: _Cache) -> None:
+        cache.tree = None
+        self._model.keep(key, len(cache.tokens))
+
     def _begin(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
         """A cache for a new text: forked from the one that shares most of it (choices of one prompt do)."""
         source, end = self.nearest(tokens, start, most)
@@ -91,6 +118,19 @@ class DraftCaches:
             first = self._caches[source].start
             self._model.fork(source, key, end - first)
             self._caches[key] = _Cache(first, list(tokens[first:end]))
+
+
+def _followed(tree: Span, tokens: Sequence[int]) -> list[int]:
+    """The nodes of a tree that are the next tokens of a text."""
+    path: list[int] = []
+    for token in tokens:
+        before = path[-1] if path else -1
+        following = (i for i, parent in enumerate(tree.parents or ()) if parent == before and tree.tokens[i] == token)
+        node = next(following, None)
+        if node is None:
+            break
+        path.append(node)
+    return path
 
 
 def common_length(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:

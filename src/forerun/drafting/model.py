@@ -5,18 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 from time import perf_counter
 from typing import Literal
 
-from forerun.checks import real, whole
+from forerun.checks import real, shown, whole
 from forerun.drafting.base import SequenceView
 from forerun.drafting.caches import MIN_SHARED, DraftCaches, common_length
-from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, UserCodeError
-from forerun.randomness import Purpose
+from forerun.drafting.growth import Growth
+from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, ParameterError, UserCodeError
 from forerun.runtime.base import Model, Rows
-from forerun.sampling import Distribution
-from forerun.types import Draft, Gate, Plan, Prospect, Span, Verdict
+from forerun.topology import chain, comb, depths, restricted, up_to
+from forerun.types import Draft, Plan, Prospect, Span, Verdict
 
 Meter = Callable[[int, float, float], None]
 """Told of every pass of a draft model: (tokens fed, tokens that each of them looked at on average, milliseconds)."""
@@ -38,6 +37,13 @@ class ModelDrafter:
     draft model's confidences so far (raw probability of its likeliest token) is at least this; 0 never ends early. It
     looks at rows of tokens already drawn, never at a token it then drops, so every rule stays exact.
 
+    A plan's tree is drawn level by level, the children of a node without replacement; all nodes of a level are fed in
+    one pass, with the levels before them. A draft model that serves no trees drafts those nodes of it that follow the
+    path of first children. `min_confidence` and gates look along that path.
+
+    `candidates` "sampled" draws tokens with the round's noise. "top" takes the draft's likeliest ones at any
+    temperature, which the target then follows where it draws one of them: worth it where a tree is wide.
+
     `start_after` is how many tokens a request has written before it is drafted for. By default the first token is
     delivered before the draft model reads anything; larger values spare short answers that reading altogether.
     """
@@ -51,13 +57,16 @@ class ModelDrafter:
         window: int | None = None,
         min_confidence: float = 0.0,
         start_after: int = 1,
+        candidates: Literal["sampled", "top"] = "sampled",
         meter: Meter | None = None,
     ) -> None:
         if window is not None:
             whole("window", window, 1, None, "a whole number of tokens, at least 1")
         real("min_confidence", min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
         whole("start_after", start_after, 0, None, "a whole number of tokens, at least 0")
-        self.model = model
+        if candidates not in ("sampled", "top"):
+            raise ParameterError("candidates", f"{shown(candidates)} is not allowed", "sampled or top")
+        self.model, self.candidates = model, candidates
         self.min_confidence, self.start_after, self._meter = min_confidence, start_after, meter
         limits = [limit for limit in (model.capabilities.context_length, window) if limit is not None]
         self.window = min(limits) if limits else None
@@ -68,7 +77,8 @@ class ModelDrafter:
         found = []
         for sequence, most in zip(sequences, longest, strict=True):
             shape, start = self._fitting(sequence, most, None)
-            found.append([Prospect("model", shape, num_unread=self._unread(sequence, start))] if shape > 0 else [])
+            unread = self._unread(sequence, start)
+            found.append([Prospect("model", shape, num_unread=unread, trees=True)] if shape > 0 else [])
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
@@ -80,51 +90,63 @@ class ModelDrafter:
         """Whole drafts of `plans[i].shape` tokens that begin with the fixed tokens `free[i]`, which another source gave
         for nothing. Where the draft model adds none, they are all there is, as a deterministic draft; otherwise a
         sampled draft has rows with all mass on one token for them."""
+        trees = [self._topology(plan) for plan in plans]
         fitting = [
-            self._fitting(sequence, max(plan.shape, min(plan.read, 1)), plan.most_unread)
-            if self._can_read(sequence, given) and len(given) < max(plan.shape, min(plan.read, 1))
+            self._fitting(sequence, wanted, plan.most_unread)
+            if self._can_read(sequence, given) and len(given) < wanted
             else (0, 0)
-            for sequence, plan, given in zip(sequences, plans, free, strict=True)
+            for sequence, tree, plan, given in zip(sequences, trees, plans, free, strict=True)
+            for wanted in (max(depths(tree), default=min(plan.read, 1)),)
         ]
-        shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
-        tokens: list[list[int]] = [list(given) for given in free]
-        rows: list[list[Distribution]] = [[] for _ in sequences]
-        most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
-        active = [i for i, shape in enumerate(shapes) if shape > len(free[i])]
-        reading = [i for i in active if plans[i].shape == 0]
+        starts = [start for _, start in fitting]
+        growths = [
+            Growth(up_to(tree, depth), given) for tree, (depth, _), given in zip(trees, fitting, free, strict=True)
+        ]
+        most = [None if self.window is None else self.window - depth + 1 for depth, _ in fitting]
+        active = [i for i, growth in enumerate(growths) if growth.open or (plans[i].read and fitting[i][0])]
         active = self._without_twins(sequences, starts, most, active)
-        confidences: list[list[float]] = [[] for _ in sequences]
         for i in active:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
+        active, reading = [i for i in active if growths[i].open], [i for i in active if not growths[i].open]
         pieces = [piece for i in reading for piece in self._piece(sequences[i], plans[i].read)]
-        active = [i for i in active if i not in reading]
         while active or pieces:
-            spans = [self._caches.missing(sequences[i].sequence_id, sequences[i].tokens, tokens[i]) for i in active]
-            out = self._forward([*spans, *pieces])
+            out = self._forward([*(self._span(sequences[i], growths[i]) for i in active), *pieces])
             pieces = []
             for place, i in enumerate(active):
-                sequence = sequences[i]
-                q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
-                try:
-                    if self.min_confidence > 0.0 or plans[i].gate is not None:
-                        confidences[i].append(q.confidence)
-                    tokens[i].append(sequence.noise.draw(q, len(tokens[i]), Purpose.DRAFT))
-                except (NumericalError, UserCodeError) as error:
-                    # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
-                    if not isinstance(error, NoLegalTokenError):
-                        self._give_up(sequence, error)
-                    shapes[i] = 0
-                    continue
-                rows[i].append(q)
-            active = [
-                i
-                for i in active
-                if len(tokens[i]) < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
-            ]
+                self._draw(sequences[i], plans[i], growths[i], out, place)
+                growths[i].next_level(self.model.capabilities.num_inputs, self.min_confidence, plans[i].gate)
+            active = [i for i in active if growths[i].open]
         return [
-            _draft(tokens[i], len(free[i]), sequence.noise.kind, rows[i], confidences[i])
-            for i, sequence in enumerate(sequences)
+            growth.draft(sequence.noise.kind if self.candidates == "sampled" else "deterministic", "model")
+            for sequence, growth in zip(sequences, growths, strict=True)
         ]
+
+    def _topology(self, plan: Plan) -> tuple[int, ...]:
+        """What is to be drafted; where the draft model serves no trees, as much of it as needs none. Decided before
+        anything is drawn."""
+        if plan.tree is None:
+            return chain(plan.shape)
+        return plan.tree if self.model.capabilities.trees else restricted(plan.tree, comb(plan.tree))
+
+    def _span(self, sequence: SequenceView, growth: Growth) -> Span:
+        """What is missing for the rows of the open nodes."""
+        if len(growth.open) == 1:  # a path leads there
+            return self._caches.missing(sequence.sequence_id, sequence.tokens, growth.prefixes[growth.open[0]])
+        tokens, parents = growth.shape_of(growth.fed())
+        return self._caches.tree(sequence.sequence_id, sequence.tokens, tokens, parents, len(growth.open))
+
+    def _draw(self, sequence: SequenceView, plan: Plan, growth: Growth, out: Rows, place: int) -> None:
+        """The children of all open nodes, from span `place` of a pass."""
+        noise = sequence.noise if self.candidates == "sampled" else None
+        wants_confidence = self.min_confidence > 0.0 or plan.gate is not None
+        for row, node in enumerate(growth.open):
+            q = sequence.distribution(out, out.index(place, row), growth.prefixes[node])
+            try:
+                growth.draw(node, q, noise, wants_confidence)
+            except (NumericalError, UserCodeError) as error:
+                # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
+                if not isinstance(error, NoLegalTokenError):
+                    self._give_up(sequence, error)
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:
         pass
@@ -149,12 +171,6 @@ class ModelDrafter:
             looked_at = sum(len(span.tokens) * span.start for span in spans)
             self._meter(num_tokens, looked_at / num_tokens, 1e3 * (perf_counter() - start))
         return out
-
-    def _goes_on(self, token: int, confidences: Sequence[float], gate: Gate | None) -> bool:
-        """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
-        if token >= self.model.capabilities.num_inputs:
-            return False
-        return prod(confidences) >= self.min_confidence and (gate is None or gate(confidences))
 
     def _unread(self, sequence: SequenceView, start: int) -> int:
         """Tokens to be read before the last one, for a cache that begins at `start`."""
@@ -221,25 +237,11 @@ class ModelDrafter:
         return kept
 
     def _give_up(self, sequence: SequenceView, error: ForerunError) -> None:
+        if sequence.sequence_id in self._broken:
+            return
         self._broken.add(sequence.sequence_id)
         warnings.warn(
             f"drafting failed and ends for this request (its text is unaffected): {error}",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-
-
-def _draft(
-    tokens: Sequence[int],
-    num_free: int,
-    kind: Literal["sampled", "deterministic"],
-    rows: Sequence[Distribution],
-    confidences: Sequence[float],
-) -> Draft:
-    """The draft of `num_free` fixed tokens and of those that were drawn from `rows` behind them."""
-    if kind == "deterministic" or (num_free and not rows):
-        drafted = Draft(tuple(tokens))
-    else:
-        fixed = tuple(Distribution.certain(token, rows[0]) for token in tokens[:num_free])
-        drafted = Draft(tuple(tokens), "sampled", (*fixed, *rows))
-    return replace(drafted, source="model", confidences=tuple(confidences[: len(rows)]), num_free=num_free)

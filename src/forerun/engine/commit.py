@@ -8,32 +8,28 @@ from forerun.engine.sequence import Sequence
 from forerun.errors import UserCodeError
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, raw_logprob, token_logprob
+from forerun.topology import children_of, depths_of
 from forerun.types import Delta, Draft, FinishReason, Origin, Round, TokenLogprob, Verdict
 
 
 def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distribution]) -> tuple[Round, Delta]:
     """Append accepted draft tokens and the target's own token, up to the first that ends the text and no further than
-    the limit. `rows[i]` is the distribution that token i was chosen from."""
-    num_proposed, num_accepted = len(draft.tokens), verdict.num_accepted
-    own: Origin = "decoded" if not num_proposed else "bonus" if num_accepted == num_proposed else "recovered"
-    drafted: list[Origin] = ["drafted"] * num_accepted
+    the limit. `rows[i + 1]` is the distribution after node i, `rows[0]` that after the committed text."""
+    path, followers = verdict.path, children_of(draft)
+    at_end = followers[path[-1] + 1 if path else 0]
+    own: Origin = "decoded" if not draft.tokens else "recovered" if at_end else "bonus"
+    drafted: list[Origin] = ["drafted"] * len(path)
     origins = [*drafted, own]
     own_token = [] if verdict.next_token is None else [verdict.next_token]
-    tokens, reason, error = _up_to_end(sequence, [*(draft.tokens[node] for node in verdict.path), *own_token])
-    logprobs = _logprobs(sequence, tokens, rows)
+    tokens, reason, error = _up_to_end(sequence, [*(draft.tokens[node] for node in path), *own_token])
+    logprobs = _logprobs(sequence, tokens, [rows[0], *(rows[node + 1] for node in path)])
     # From here on things change. What may fail or be interrupted comes before: the round is then simply done again.
     tokens, reason = _watched(sequence, tokens, reason, error)
     num_kept = len(tokens)
     sequence.tokens.extend(tokens)
-    # Draft tokens behind an end or the budget were never in question: they count as neither kept nor rejected.
-    if num_kept <= num_accepted:
-        num_proposed = num_accepted = num_kept
     if sequence.params.ranks_choices:
         sequence.sum_logprob += sum(entry.logprob for entry in logprobs[:num_kept])
-    finished = Round(
-        sequence.sequence_id, num_proposed, num_accepted, num_kept, draft.source,
-        draft.confidences[: max(num_proposed - draft.num_free, 0)], num_free=draft.num_free,
-    )  # fmt: skip
+    finished = _round(sequence.sequence_id, draft, path, followers, num_kept)
     sequence.statistics.add(finished)
     num_delivered = num_kept - (sequence.stop_token is not None and not sequence.params.include_stop_token)
     delta = Delta(
@@ -45,6 +41,27 @@ def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distrib
         None if sequence.params.logprobs is None else tuple(logprobs[:num_delivered]),
     )
     return finished, delta
+
+
+def _round(sequence_id: int, draft: Draft, path: tuple[int, ...], followers: list[list[int]], num_kept: int) -> Round:
+    """What became of a draft of which `num_kept` tokens were committed, the target's own included. Draft tokens behind
+    an end or the budget, and beside those, were never in question: they count as neither kept nor rejected."""
+    kept = path[:num_kept]
+    is_cut = num_kept <= len(path)
+    num_proposed = len(draft.tokens)
+    if is_cut and num_proposed:
+        num_proposed = sum(depth <= num_kept for depth in depths_of(draft))
+    reached = [followers[node + 1] for node in (-1, *kept)]  # the children that were looked at behind each
+    reached = reached[: len(kept) if is_cut else len(kept) + bool(reached[-1])]
+    ranks = tuple(children.index(node) for node, children in zip(kept, reached, strict=False))
+    confidences = draft.confidences[: max(num_proposed - draft.num_free, 0)]
+    if draft.parents is not None:  # of the nodes that were examined, one for each row that was drawn from
+        seen = [children[rank] for rank, children in zip((*ranks, 0), reached, strict=False)]
+        confidences = tuple(draft.confidences[node] for node in seen if node < len(draft.confidences))
+    return Round(
+        sequence_id, num_proposed, len(kept), num_kept, draft.source, confidences, ranks,
+        tuple(len(children) for children in reached), draft.num_free,
+    )  # fmt: skip
 
 
 def _up_to_end(sequence: Sequence, tokens: list[int]) -> tuple[list[int], FinishReason | None, UserCodeError | None]:

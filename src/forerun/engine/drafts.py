@@ -9,21 +9,27 @@ from forerun.control.policy import Load, Policy
 from forerun.drafting.base import Drafter
 from forerun.engine.scheduler import Slice
 from forerun.errors import ContractError, UserCodeError
-from forerun.topology import is_sound
+from forerun.topology import chain, depths, first_path, is_sound, up_to
 from forerun.types import Draft, Plan
 
 
-def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting: int) -> list[Plan]:
-    """A plan for every part of the pass, no longer than what is left to write; nothing is drafted behind a prompt that
-    is not read to its end. ContractError where the policy answers with anything else than plans."""
+def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting: int, trees: bool = True) -> list[Plan]:
+    """A plan for every part of the pass, no deeper than what is left to write; nothing is drafted behind a prompt that
+    is not read to its end. Where target or source take no trees, a tree's first path is planned in its place.
+    ContractError where the policy answers with anything else than plans."""
     longest = [part.sequence.max_shape if part.is_complete else 0 for part in parts]
     sequences = [part.sequence for part in parts]
     prospects = drafter.prospects(sequences, longest)
+    if not trees:
+        prospects = [[replace(prospect, trees=False) for prospect in each] for each in prospects]
     load = Load(len(parts), num_waiting, sum(part.num_tokens for part in parts))
     plans = policy.plan(sequences, prospects, load)
     if len(plans) != len(parts) or not all(_is_sound(plan) for plan in plans):
         raise ContractError(f"the policy returned {plans} for {len(parts)} sequences")
-    return [_within(plan, most) for plan, most in zip(plans, longest, strict=True)]
+    return [
+        _within(plan, most, trees and any(one.trees for one in each if plan.source in (None, one.source)))
+        for plan, most, each in zip(plans, longest, prospects, strict=True)
+    ]
 
 
 def make_drafts(parts: Seq[Slice], plans: Seq[Plan], drafter: Drafter) -> list[Draft]:
@@ -37,7 +43,7 @@ def make_drafts(parts: Seq[Slice], plans: Seq[Plan], drafter: Drafter) -> list[D
         raise ContractError(f"the drafter returned {len(proposed)} drafts for {len(drafting)} sequences")
     for i, draft in zip(drafting, proposed, strict=True):
         _check(draft, plans[i], parts[i].sequence.vocabulary_size)
-        drafts[i] = _fitted(parts[i], draft, plans[i].shape)
+        drafts[i] = _fitted(parts[i], draft, plans[i])
     return drafts
 
 
@@ -55,25 +61,43 @@ def _is_sound(plan: Plan) -> bool:
     return plan.shape >= 0 and plan.read >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
 
 
-def _within(plan: Plan, most: int) -> Plan:
-    """The plan with at most `most` tokens."""
-    if plan.shape <= most:
-        return plan if most or not plan.read else replace(plan, read=0)
-    return replace(plan, shape=most, tree=None if plan.tree is None else plan.tree[:most])
+def _within(plan: Plan, most: int, trees: bool) -> Plan:
+    """The plan with no text of more than `most` tokens."""
+    if most == 0 and plan.read:
+        plan = replace(plan, read=0)
+    if plan.tree is None:
+        return plan if plan.shape <= most else replace(plan, shape=most)
+    tree = up_to(plan.tree, most)
+    if not trees:
+        tree = chain(len(first_path(tree)))
+    return replace(plan, shape=len(tree), tree=None if tree == chain(len(tree)) else tree)
 
 
 def _check(draft: Draft, plan: Plan, vocabulary_size: int) -> None:
-    if len(draft.tokens) > plan.shape or not all(0 <= token < vocabulary_size for token in draft.tokens):
+    num_nodes = len(draft.tokens)
+    if num_nodes > plan.shape or not all(0 <= token < vocabulary_size for token in draft.tokens):
         raise ContractError(
             f"a draft of {list(draft.tokens)} was proposed where at most {plan.shape} ids below {vocabulary_size} were "
             "asked for"
         )
-    if draft.parents is not None and not is_sound(draft.parents, len(draft.tokens)):
-        raise ContractError(f"a draft of {len(draft.tokens)} tokens has the parents {list(draft.parents)}")
+    parents = draft.parents
+    if parents is not None and (plan.tree is None or not is_sound(parents, num_nodes)):
+        asked = "a chain" if plan.tree is None else "a tree"
+        raise ContractError(f"a draft of {num_nodes} tokens has the parents {list(parents)}; {asked} was asked for")
+    depth = num_nodes if parents is None else max(depths(parents), default=0)
+    if depth > _depth(plan):
+        raise ContractError(f"a draft of {depth} tokens in a row was proposed where {_depth(plan)} were asked for")
 
 
-def _fitted(part: Slice, draft: Draft, shape: int) -> Draft:
+def _depth(plan: Plan) -> int:
+    return plan.shape if plan.tree is None else max(depths(plan.tree), default=0)
+
+
+def _fitted(part: Slice, draft: Draft, plan: Plan) -> Draft:
+    """The draft that is verified. A tree that is a chain is one: it needs no tree of the target."""
+    if draft.parents is not None and draft.parents == chain(len(draft.tokens)):
+        draft = replace(draft, parents=None)
     try:
-        return part.sequence.processing.fit(draft, shape)
+        return part.sequence.processing.fit(draft, _depth(plan))
     except UserCodeError:
         return Draft()  # verification meets the same error and ends the request

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import Callable, KeysView
 from collections.abc import Sequence as Seq
 from itertools import count
 from time import perf_counter
-from typing import Literal
 
 from forerun.constraints import Constraint
 from forerun.control.policy import FixedLength, Policy
@@ -22,7 +21,7 @@ from forerun.randomness import Noise, make_noise
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution, Processing, SamplingParams
 from forerun.types import Delta, Draft, FinishReason, Round, Span, Step, Verdict
-from forerun.verification import DEFAULT_RULES, Rule, verify
+from forerun.verification import DEFAULT_RULES, Rules, verify
 
 _IDS = count()
 """Ids of sequences, counted for the whole process: engines may share a model, and no two caches may share an id."""
@@ -47,7 +46,7 @@ class Engine:
         vocabulary_size: int | None = None,
         eos_ids: Seq[int] = (),
         scheduler: Scheduler | None = None,
-        rules: Mapping[Literal["sampled", "deterministic"], Rule] = DEFAULT_RULES,
+        rules: Rules = DEFAULT_RULES,
         make_noise: NoiseFactory = make_noise,
         make_processing: Callable[..., Processing] = Processing,
     ) -> None:
@@ -140,7 +139,8 @@ class Engine:
         if not parts:
             self._commit([], [], [], [])
             return self._reported()
-        plans = make_plans(parts, self.policy, self.drafter, len(self.scheduler.waiting))
+        load = len(self.scheduler.waiting), self.target.capabilities.trees
+        plans = make_plans(parts, self.policy, self.drafter, *load)
         num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
         drafts = make_drafts(parts, plans, self.drafter)

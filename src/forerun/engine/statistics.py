@@ -1,4 +1,4 @@
-"""What speculation did for one request. One table of (proposed, accepted) counts, from which every metric derives."""
+"""What speculation did for one request. Two tables of counts, from which every metric derives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from forerun.types import Round
 class Statistics:
     """Counts and seconds of one request. Times of a shared pass are split evenly among its sequences.
 
-    A round is a pass that committed at least one token; a pass that only reads part of a prompt is none.
+    A round is a pass that committed at least one token; a pass that only reads part of a prompt is none. Of a tree
+    every node was proposed and those of one path were accepted; how deep a round went is counted apart.
     """
 
     rounds: Counter[tuple[int, int]] = field(default_factory=Counter)  # (proposed, accepted) -> rounds
@@ -22,10 +23,13 @@ class Statistics:
     target_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0
+    depths: Counter[tuple[int, int]] = field(default_factory=Counter)  # (depths examined, accepted) -> rounds
 
     def add(self, finished: Round) -> None:
         """Count one round."""
         self.rounds[finished.num_proposed, finished.num_accepted] += 1
+        chains = min(finished.num_proposed, finished.num_accepted + 1)
+        self.depths[len(finished.widths) or chains, finished.num_accepted] += 1
         self.num_emitted += finished.num_emitted
 
     @property
@@ -35,7 +39,7 @@ class Statistics:
 
     @property
     def num_proposed(self) -> int:
-        """Draft tokens verified (tokens past a stop or the budget are not counted)."""
+        """Draft tokens verified, every node of a tree (tokens past a stop or the budget are not counted)."""
         return sum(proposed * times for (proposed, _), times in self.rounds.items())
 
     @property
@@ -50,7 +54,8 @@ class Statistics:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / proposed draft tokens; None if nothing was drafted."""
+        """Accepted / proposed draft tokens; None if nothing was drafted. Of a tree one path at most can be accepted: a
+        better tree may well have the lower rate."""
         return self.num_accepted / self.num_proposed if self.num_proposed else None
 
     @property
@@ -64,14 +69,13 @@ class Statistics:
 
     @property
     def acceptance_by_depth(self) -> list[float]:
-        """[i]: share of rounds that accepted draft token i, of those that proposed it and accepted all before it."""
-        deepest = max((proposed for proposed, _ in self.rounds), default=0)
+        """[i]: share of rounds that accepted a draft token at depth i, of those that had one there behind what they
+        accepted. Of a tree this is whether any of the children was."""
+        deepest = max((examined for examined, _ in self.depths), default=0)
         shares = []
         for depth in range(1, deepest + 1):
-            examined = sum(n for (k, a), n in self.rounds.items() if k >= depth and a >= depth - 1)
-            accepted = sum(n for (k, a), n in self.rounds.items() if a >= depth)
-            if not examined:
-                break
+            examined = sum(n for (reached, _), n in self.depths.items() if reached >= depth)
+            accepted = sum(n for (_, a), n in self.depths.items() if a >= depth)
             shares.append(accepted / examined)
         return shares
 

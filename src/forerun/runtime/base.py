@@ -13,6 +13,7 @@ import numpy as np
 from array_api_compat import device, is_torch_array
 
 from forerun.errors import ContractError
+from forerun.topology import depths, is_sound
 from forerun.types import Array, Capabilities, CostCurve, Span
 
 
@@ -83,13 +84,14 @@ class Model(Protocol):
         """Feed every span (ragged, each at its own position) and return the rows asked for.
 
         A span's `start` must equal its cached length, and each sequence appears at most once. No row may depend
-        on another sequence.
+        on another sequence, nor, where a span is a tree, on a token that is not on the row's own path; a token's
+        position is the number of tokens before it on that path. After a tree nothing may be fed until one text is kept.
         """
         ...
 
     def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
-        """Shorten the cache to its first `length` tokens plus the accepted `path` of a tree; lengthening is a
-        ContractError."""
+        """Shorten the cache to its first `length` tokens plus those of `path`, indices into the last span, each of
+        which follows the one before it. Lengthening, and what is not one text, is a ContractError."""
         ...
 
     def length(self, sequence_id: int) -> int:
@@ -125,10 +127,18 @@ def check_spans(spans: Sequence[Span], lengths: Mapping[int, int], capabilities:
             raise ContractError(
                 f"{span.num_rows} rows were asked for of {num_tokens} tokens", f"sequence {span.sequence_id}"
             )
-        context_length, num_inputs = capabilities.context_length, capabilities.num_inputs
-        if context_length is not None and span.start + num_tokens > context_length:
+        if span.parents is not None and not (capabilities.trees and is_sound(span.parents, num_tokens)):
             raise ContractError(
-                f"{span.start + num_tokens} tokens do not fit a context of {context_length}",
+                f"{num_tokens} tokens cannot have the parents {list(span.parents)}"
+                if capabilities.trees
+                else "this model serves no tree drafts",
+                f"sequence {span.sequence_id}",
+            )
+        context_length, num_inputs = capabilities.context_length, capabilities.num_inputs
+        num_positions = span.start + (num_tokens if span.parents is None else max(depths(span.parents)))
+        if context_length is not None and num_positions > context_length:
+            raise ContractError(
+                f"{num_positions} tokens do not fit a context of {context_length}",
                 f"sequence {span.sequence_id}",
             )
         low, high = min(span.tokens), max(span.tokens)

@@ -13,6 +13,7 @@ import numpy as np
 
 from forerun.errors import ContractError
 from forerun.runtime.base import Rows, check_spans
+from forerun.runtime.trees import LastSpan, check_one_text, kept_places, last_span
 from forerun.types import Capabilities, CostCurve, Span
 
 
@@ -29,8 +30,9 @@ class ToyModel:
         context_length: int | None = None,
     ) -> None:
         self._logits_of = logits_of
-        self.capabilities = Capabilities(context_length, vocabulary_size)
+        self.capabilities = Capabilities(context_length, vocabulary_size, trees=True)
         self._cached: dict[int, list[int]] = {}
+        self._last: dict[int, LastSpan] = {}
         self.num_forwards = self.num_fed = 0
 
     @classmethod
@@ -74,11 +76,13 @@ class ToyModel:
     def forward(self, spans: Sequence[Span]) -> Rows:
         lengths = {key: len(tokens) for key, tokens in self._cached.items()}
         check_spans(spans, lengths, self.capabilities)
+        check_one_text(spans, self._last)
         rows: list[np.ndarray] = []
         for span in spans:
             cached = self._cached[span.sequence_id]
+            rows.extend(self.logits(text) for text in _texts(cached, span))
             cached.extend(int(token) for token in span.tokens)
-            rows.extend(self.logits(cached[:end]) for end in range(len(cached) - span.num_rows + 1, len(cached) + 1))
+            self._last[span.sequence_id] = last_span(span)
             self.num_fed += len(span.tokens)
         self.num_forwards += 1
         matrix = np.array(rows) if rows else np.zeros((0, self.capabilities.vocabulary_size))
@@ -86,9 +90,9 @@ class ToyModel:
 
     def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
         cached = self._cached[sequence_id]
-        if path or not 0 <= length <= len(cached):
-            raise ContractError(f"cannot keep {length} of {len(cached)} cached tokens", f"path {path}")
-        del cached[length:]
+        places = kept_places(self._last.get(sequence_id), len(cached), length, path)
+        cached[length:] = [cached[place] for place in places]
+        self._last.pop(sequence_id, None)
 
     def length(self, sequence_id: int) -> int:
         return len(self._cached[sequence_id])
@@ -96,11 +100,13 @@ class ToyModel:
     def fork(self, source: int, target: int, length: int) -> None:
         if not 0 <= length <= len(self._cached[source]):
             raise ContractError(f"cannot fork {length} of {len(self._cached[source])} cached tokens")
+        kept_places(self._last.get(source), len(self._cached[source]), length)
         self.begin(target)
         self._cached[target] = self._cached[source][:length]
 
     def free(self, sequence_id: int) -> None:
         self._cached.pop(sequence_id, None)
+        self._last.pop(sequence_id, None)
 
     def cost(self) -> CostCurve:
         """A flat curve: a table look-up costs the same for any number of rows."""
@@ -110,6 +116,18 @@ class ToyModel:
     def num_sequences(self) -> int:
         """Sequences that hold a cache (0 once everything was freed)."""
         return len(self._cached)
+
+
+def _texts(cached: Sequence[int], span: Span) -> list[list[int]]:
+    """The text that leads to each row that is wanted of a span, its token included."""
+    first = len(span.tokens) - span.num_rows
+    if span.parents is None:
+        fed = [*cached, *span.tokens]
+        return [fed[:end] for end in range(len(cached) + first + 1, len(fed) + 1)]
+    texts: list[list[int]] = []
+    for token, parent in zip(span.tokens, span.parents, strict=True):
+        texts.append([*(texts[parent] if parent >= 0 else cached), token])
+    return texts[first:]
 
 
 def joint_law(

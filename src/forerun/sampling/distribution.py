@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forerun.arrays import arange_like, namespace
+import numpy as np
+
+from forerun.arrays import arange_like, namespace, rank_and_top
 from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
 from forerun.sampling.filters import scaled
 from forerun.sampling.kinds import kind_of
-from forerun.sampling.mass import ArrayMass, Mass, certain, dense, support
+from forerun.sampling.mass import ArrayMass, Mass, certain, dense, support, without
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
@@ -69,6 +71,16 @@ class Distribution:
         if self._rows is None:
             return int(namespace(self.probs).argmax(self.probs))
         return self._logits(self._rows)[1]
+
+    def best(self, num: int) -> list[int]:
+        """The `num` likeliest tokens, or as many as are not ruled out, likeliest first; ties go to the lowest id. As
+        with `argmax`, filters have no say."""
+        if num == 1:
+            return [self.argmax]
+        if self._rows is None:
+            return rank_and_top(self.probs, self.argmax, num, 0.0)[1]
+        logits, token, _ = self._logits(self._rows)
+        return kind_of(logits).rank_and_top(logits, token, num)[1]
 
     @property
     def mass(self) -> Mass:
@@ -141,10 +153,31 @@ class Distribution:
         logits, token, largest = self._logits(self._own_rows)
         return kind_of(logits).race(logits, self._params.temperature, token, largest, key)
 
+    def without(self, token: int) -> Distribution | None:
+        """The distribution given that it is not `token`; None if it could be nothing else."""
+        if self._is_whole:
+            return self._ruled_out(token)
+        left = without(self.mass, token)
+        return Distribution.of(left, self.size) if left.total > 0.0 else None
+
     @property
     def _is_whole(self) -> bool:
         """Whether this is a softmax of logits that no filter cuts."""
         return self._rows is not None and not self._params.has_filter and not self._params.is_greedy
+
+    def _ruled_out(self, token: int) -> Distribution | None:
+        """`without` of a softmax is the softmax without that logit, which the fast ways to draw can work on."""
+        known = self._logits(self._own_rows)[0]
+
+        def adjust(_: Array) -> Array:
+            return kind_of(known).edits.rule_out(namespace(known).asarray(known, copy=True), np.array([token]))
+
+        left = Distribution(self._own_rows, self._index, self._params, self.size, adjust)
+        try:
+            left.argmax  # noqa: B018 - raises where nothing is left
+        except NoLegalTokenError:
+            return None
+        return left
 
     @property
     def _own_rows(self) -> Rows:

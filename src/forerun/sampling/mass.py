@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from forerun.arrays import asarray_like, moved, namespace, zeros_like
 from forerun.randomness import gumbel_argmax, inverse_cdf
 from forerun.types import Array
@@ -104,6 +106,12 @@ def dense(mass: Mass, size: int) -> Array:
         inside = ids < size
         filled[ids[inside]] = probs[inside]
     return filled
+
+
+def without(mass: Mass, token: int) -> Mass:
+    """The same without one token. Its probability less 1 leaves nothing and the others' less 0 all, exactly, so every
+    kind of mass has this by `minus`: what remains is known up to the factor that it is."""
+    return mass.minus(ArrayMass(np.array([token]), np.ones(1), token + 1, 1.0), 1.0)
 
 
 def certain(token: int, width: int, like: Array) -> ArrayMass:

@@ -22,6 +22,7 @@ from forerun.sampling.kinds import kind_of
 from forerun.sampling.masks import Masks
 from forerun.sampling.params import SamplingParams
 from forerun.sampling.processors import Processor, StatefulProcessor, call, copies
+from forerun.topology import restricted
 from forerun.types import Array, Draft
 
 Prefix = tuple[int, ...]
@@ -105,9 +106,12 @@ class Processing:
     def fit(self, draft: Draft, shape: int) -> Draft:
         """The draft as far as it is worth verifying: a fixed draft ends before its first illegal token (a sampled one
         may not be cut for what was drawn; its q is masked instead), and where exactly one token is legal that token is
-        a free draft, of up to `shape` tokens in all."""
+        a free draft, of up to `shape` tokens in all. Of a fixed tree, illegal nodes and what follows them are left out;
+        trees are not lengthened."""
         if not self._masks:
             return draft
+        if draft.parents is not None:
+            return self._fit_tree(draft, draft.parents)
         tokens = list(draft.tokens)
         if draft.kind == "deterministic":
             for num, token in enumerate(tokens):
@@ -133,6 +137,22 @@ class Processing:
             return replace(draft, tokens=tuple(tokens), rows=None, num_free=num_free, confidences=confidences)
         forced = tuple(Distribution.certain(token, draft.rows[0]) for token in tokens[num_drafted:])
         return replace(draft, tokens=tuple(tokens), rows=(*draft.rows, *forced))
+
+    def _fit_tree(self, draft: Draft, parents: tuple[int, ...]) -> Draft:
+        if draft.kind == "sampled":
+            return draft
+        kept: dict[int, Prefix] = {-1: ()}
+        for node, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
+            legal = self._masks.after(kept[parent]) if parent in kept else None
+            if legal is not None and legal[token]:
+                kept[node] = (*kept[parent], token)
+        nodes = sorted(kept)[1:]
+        return replace(
+            draft,
+            tokens=tuple(draft.tokens[node] for node in nodes),
+            parents=restricted(parents, nodes),
+            confidences=tuple(draft.confidences[node] for node in nodes) if draft.confidences else (),
+        )
 
     # -- the steps, in order -------------------------------------------------------------------------------------------
 

@@ -40,10 +40,10 @@ def block(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
         if num == k:
             break
     if accepted == k:
-        return emit(target_rows[k], k, noise, Purpose.EMIT)
+        return emit(target_rows[k], tuple(range(k)), noise, Purpose.EMIT)
     if left is None:
         left = residual(target_rows[0], draft_row(draft, 0), 1.0)
-    return emit(left.distribution, accepted, noise, Purpose.EMIT)
+    return emit(left.distribution, tuple(range(accepted)), noise, Purpose.EMIT)
 
 
 def _usable(target_row: Distribution, draft_row: Distribution, scale: float) -> Residual | None:

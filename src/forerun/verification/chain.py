@@ -28,13 +28,12 @@ def chain(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Ve
         try:
             ratio = acceptance_ratio(target_rows[node], draft, node, token)
         except UNUSABLE:
-            return stuck(node)
+            return stuck(tuple(range(node)))
         if not noise.accept(min(1.0, ratio), node):
-            return emit(
-                residual(target_rows[node], draft_row(draft, node), 1.0).distribution, node, noise, Purpose.EMIT
-            )
-    node = len(draft.tokens)
-    return emit(target_rows[node], node, noise, Purpose.EMIT)
+            left = residual(target_rows[node], draft_row(draft, node), 1.0)
+            return emit(left.distribution, tuple(range(node)), noise, Purpose.EMIT)
+    k = len(draft.tokens)
+    return emit(target_rows[k], tuple(range(k)), noise, Purpose.EMIT)
 
 
 def draft_row(draft: Draft, node: int) -> Distribution:

@@ -1,4 +1,4 @@
-"""The target's own token after an accepted prefix, and what happens where there is none."""
+"""The target's own token after an accepted path, and what happens where there is none."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ UNUSABLE = (NumericalError, UserCodeError)
 """What looking at a row raises if no token can be chosen from it."""
 
 
-def emit(distribution: Distribution, num_accepted: int, noise: Noise, purpose: Purpose) -> Verdict:
-    """Accept `num_accepted` draft tokens and draw the next token from `distribution`."""
+def emit(distribution: Distribution, path: tuple[int, ...], noise: Noise, purpose: Purpose) -> Verdict:
+    """Accept the nodes of `path` and draw the next token from `distribution`. The draw is keyed by the path's length: a
+    round emits once, and follows one path."""
     try:
-        return Verdict(tuple(range(num_accepted)), noise.draw(distribution, num_accepted, purpose))
+        return Verdict(path, noise.draw(distribution, len(path), purpose))
     except UNUSABLE:
-        return stuck(num_accepted)
+        return stuck(path)
 
 
-def stuck(num_accepted: int) -> Verdict:
+def stuck(path: tuple[int, ...]) -> Verdict:
     """In an `except` block: accept what was accepted and choose no token. The row after it is looked at again in the
     next round, as plain decoding would have come to it, and ends the request there. Without an accepted token this is
     that round: the error is raised on."""
-    if num_accepted == 0:
+    if not path:
         raise
-    return Verdict(tuple(range(num_accepted)), None)
+    return Verdict(path, None)

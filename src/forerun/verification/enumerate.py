@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from forerun.errors import ContractError
-from forerun.randomness import GreedyNoise, Noise, Purpose
+from forerun.randomness import Drawn, GreedyNoise, Noise, Purpose, best_children, without_replacement
 from forerun.sampling import Distribution, SamplingParams
 
 Outcome = TypeVar("Outcome", bound=Hashable)
@@ -116,6 +116,13 @@ class EnumeratingNoise:
             return distribution.argmax
         weights: list[float] = distribution.probs.tolist()
         return self.chooser.choose(weights)
+
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        if self.kind == "deterministic":
+            for node in nodes:
+                self.chooser.claim((self.sequence, self.committed, node, Purpose.DRAFT))
+            return best_children(distribution, nodes)
+        return without_replacement(distribution, nodes, lambda left, node: self.draw(left, node, Purpose.DRAFT))
 
 
 def enumerating(

@@ -6,19 +6,28 @@ from collections.abc import Sequence
 
 from forerun.randomness import Noise, Purpose
 from forerun.sampling import Distribution
+from forerun.topology import children_of
 from forerun.types import Draft, Verdict
 from forerun.verification.emit import emit
 
 
 def follow(target_rows: Sequence[Distribution], draft: Draft, noise: Noise) -> Verdict:
-    """Draw from p at row 0, 1, ...; accept while the draw is the draft token; the first other draw is committed.
+    """Draw from p at the row after the committed text, and at the row of each node that is reached; move on while the
+    draw is a child of that node. The first other draw is committed. Chains and trees alike: `target_rows[i + 1]`
+    follows node i.
 
-    Exact because the draft is fixed before the draw: the law of what is committed is p by construction. It accepts
-    with probability p(x), the most any rule can for a fixed token, and needs no q. Greedy is the case of noise that
-    returns the argmax (longest prefix of argmaxes, then the argmax), and the seeded mode that of shared Gumbel noise.
+    Exact because the draft is fixed before the draw: the law of what is committed is p by construction. A set of
+    children is met with probability p(set), the most any rule can for fixed tokens, and no q is needed. A draw is keyed
+    by its depth, as a chain's. Greedy is the case of noise that returns the argmax, and the seeded mode that of shared
+    Gumbel noise.
     """
-    for node, token in enumerate(draft.tokens):
-        verdict = emit(target_rows[node], node, noise, Purpose.FOLLOW)
-        if verdict.next_token != token:
+    children = children_of(draft)
+    path: tuple[int, ...] = ()
+    while True:
+        row = path[-1] + 1 if path else 0
+        verdict = emit(target_rows[row], path, noise, Purpose.FOLLOW)
+        agreeing = (child for child in children[row] if draft.tokens[child] == verdict.next_token)
+        child = next(agreeing, None)
+        if child is None:
             return verdict
-    return emit(target_rows[len(draft.tokens)], len(draft.tokens), noise, Purpose.FOLLOW)
+        path = (*path, child)

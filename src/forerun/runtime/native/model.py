@@ -57,6 +57,8 @@ class NativeModel:
                     _parents(spans),
                     out,
                 )
+            except ValueError as error:
+                raise ContractError("a span does not fit what is cached", str(error)) from error
             except RuntimeError as error:  # kept weights that were cut while they were mapped (kept_weights.py)
                 raise ModelError("the model's weights are gone", str(error), "load the model again") from error
         return Rows(out if self._head_ids is None else self._scattered(out, self._head_ids), counts)
@@ -83,7 +85,10 @@ class NativeModel:
             raise ContractError(f"sequence {target} was begun twice")
         if not 0 <= length <= self.length(source):
             raise ContractError(f"cannot fork {length} of {self.length(source)} cached tokens")
-        self._decoder.fork(source, target, length)
+        try:
+            self._decoder.fork(source, target, length)
+        except ValueError as error:
+            raise ContractError(f"cannot fork {length} cached tokens of sequence {source}", str(error)) from error
         self._begun.add(target)
 
     def free(self, sequence_id: int) -> None:
@@ -120,13 +125,5 @@ def _parents(spans: Sequence[Span]) -> np.ndarray | None:
     spans are chains."""
     if all(span.parents is None for span in spans):
         return None
-    flat: list[int] = []
-    for span in spans:
-        num_tokens = len(span.tokens)
-        parents = range(-1, num_tokens - 1) if span.parents is None else span.parents
-        if len(parents) != num_tokens or not all(-1 <= parent < i for i, parent in enumerate(parents)):
-            raise ContractError(
-                f"{num_tokens} tokens cannot have the parents {list(parents)}", f"sequence {span.sequence_id}"
-            )
-        flat.extend(parents)
-    return np.array(flat, dtype=np.int32)
+    chains = (range(-1, len(span.tokens) - 1) if span.parents is None else span.parents for span in spans)
+    return np.array([parent for parents in chains for parent in parents], dtype=np.int32)

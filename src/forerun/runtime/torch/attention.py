@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 from forerun.errors import ContractError
 from forerun.runtime.torch.cache import LayerShape, Slab
+from forerun.runtime.torch.tree import Tree
 
 ATTENTION = "forerun"
 """Our name in transformers' attention registry. It has no entry in the mask registry, so models build no mask."""
@@ -29,18 +30,33 @@ ATTENTION = "forerun"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """New tokens of one sequence in a pass: rows `row` .. `row + count - 1`, positions from `start`."""
+    """New tokens of one sequence in a pass: rows `row` .. `row + count - 1`, cached at the places from `start` on. Each
+    sees all places up to its own, which are their positions too, unless the tokens are part of a `tree`."""
 
     slab: Slab
     slot: int
     start: int
     count: int
     row: int
+    tree: Tree | None = None
 
     @property
     def end(self) -> int:
         """Cached tokens once this segment is written."""
         return self.start + self.count
+
+    def low(self, window: int | None) -> int:
+        """The first place that any of its queries sees."""
+        first = self.start if self.tree is None else self.tree.start
+        return 0 if window is None else max(0, first - window + 1)
+
+    def hidden(self, low: int, high: int, window: int | None) -> torch.Tensor:
+        """[count, high - low] bool, on the CPU: which of the places `low` .. `high - 1` each query does not see."""
+        if self.tree is not None:
+            return self.tree.hidden(self.start, self.count, low, high, window)
+        queries = torch.arange(self.start, self.end)[:, None]
+        distance = queries - torch.arange(low, high)
+        return distance < 0 if window is None else (distance < 0) | (distance >= window)
 
 
 class Attention(ABC):
@@ -169,12 +185,12 @@ class EachSegment(Attention):
             keys, values = segment.slab.keys[layer][segment.slot], segment.slab.values[layer][segment.slot]
             keys[:, segment.start : end] = key[:, rows]
             values[:, segment.start : end] = value[:, rows]
-            low = 0 if shape.window is None else max(0, segment.start - shape.window + 1)
+            low = segment.low(shape.window)
             out = attend_rows(
                 query[:, rows].reshape(1, kv_heads, -1, query.shape[-1]),
                 keys[None, :, low:end],
                 values[None, :, low:end],
-                None if count == 1 else self._mask(index, low, heads // kv_heads, shape.window, query.dtype),
+                self._mask(index, low, heads // kv_heads, shape.window, query.dtype),
                 scaling,
                 softcap,
                 sinks_of(sinks, kv_heads, count),
@@ -182,14 +198,14 @@ class EachSegment(Attention):
             outs.append(out.view(heads, count, shape.value_size).transpose(0, 1))
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _mask(self, index: int, low: int, group: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """Additive [1, 1, group * count, end - low]: 0 where position j <= i (and i - j < window)."""
+    def _mask(self, index: int, low: int, group: int, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+        """Additive [1, 1, group * count, end - low]: 0 where a query sees a place. None where all is seen."""
+        if self.segments[index].count == 1 and self.segments[index].tree is None:
+            return None
         found = self._masks.get((index, group, window))
         if found is None:
             segment = self.segments[index]
-            queries = torch.arange(segment.start, segment.end)[:, None]
-            distance = queries - torch.arange(low, segment.end)
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+            hidden = segment.hidden(low, segment.end, window)
             mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
             found = self._masks[index, group, window] = mask.repeat(group, 1)[None, None]
         return found
@@ -222,10 +238,13 @@ class EachRow(Attention):
             keys[:, segment.start : segment.end] = key[:, rows]
             values[:, segment.start : segment.end] = value[:, rows]
             for row in range(segment.row, segment.row + segment.count):
-                end = segment.start + row - segment.row + 1
+                place = segment.start + row - segment.row
+                own_keys, own_values, end = keys, values, place + 1
+                if segment.tree is not None:
+                    own_keys, own_values, end = segment.tree.as_text(place, keys, values)
                 low = 0 if shape.window is None else max(0, end - shape.window)
                 # A copy: a view's alignment would depend on the row, and a kernel's rounding may depend on that.
                 one = query[:, row].clone(memory_format=torch.contiguous_format).view(1, kv_heads, -1, query.shape[-1])
-                out = attend_rows(one, keys[None, :, low:end], values[None, :, low:end], None, scaling, softcap, extra)
-                result[row] = out.view(heads, shape.value_size)
+                seen = own_keys[None, :, low:end], own_values[None, :, low:end]
+                result[row] = attend_rows(one, *seen, None, scaling, softcap, extra).view(heads, shape.value_size)
         return result

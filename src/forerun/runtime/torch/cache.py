@@ -14,6 +14,7 @@ from types import MappingProxyType
 import torch
 
 from forerun.errors import ContractError
+from forerun.runtime.trees import LastSpan, kept_places
 
 SMALLEST_CAPACITY = 64
 """Tokens. A multiple of 16, so that every head's rows of an aligned slab begin on a 64-byte boundary."""
@@ -81,11 +82,12 @@ def _empty(heads: int, capacity: int, size: int, dtype: torch.dtype, device: tor
 
 @dataclass(slots=True)
 class _Place:
-    """Where a sequence lives and how many of its tokens count; no slab before its first token."""
+    """Where a sequence lives, how many of its tokens count, and which came last; no slab before its first token."""
 
     slab: Slab | None = None
     slot: int = 0
     length: int = 0
+    last: LastSpan | None = None
 
 
 class Cache:
@@ -106,6 +108,11 @@ class Cache:
     def lengths(self) -> Mapping[int, int]:
         """Cached tokens by sequence id: a snapshot."""
         return MappingProxyType({key: place.length for key, place in self._places.items()})
+
+    @property
+    def lasts(self) -> Mapping[int, LastSpan]:
+        """What was fed last to each sequence, where nothing happened to it since: a snapshot."""
+        return {key: place.last for key, place in self._places.items() if place.last is not None}
 
     @property
     def num_bytes(self) -> int:
@@ -147,22 +154,27 @@ class Cache:
         self._leave(place)
         place.slab, place.slot = slab, slot
 
-    def keep(self, sequence_id: int, length: int) -> None:
-        """Set the length to `length`, which may not exceed what was written."""
+    def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
+        """Keep the first `length` tokens and those of `path` (indices into the last span) behind them."""
         place = self._known(sequence_id)
-        if not 0 <= length <= place.length:
-            raise ContractError(f"cannot keep {length} of {place.length} cached tokens", f"sequence {sequence_id}")
-        place.length = length
+        found = kept_places(place.last, place.length, length, path)
+        if found != list(range(length, length + len(found))) and place.slab is not None:
+            sources = torch.tensor(found, device=self.device)
+            for tensor in (*place.slab.keys, *place.slab.values):
+                tensor[place.slot, :, length : length + len(found)] = tensor[place.slot].index_select(1, sources)
+        place.length, place.last = length + len(found), None
 
-    def extend(self, sequence_id: int, length: int) -> None:
-        """`length` tokens count now; called when a whole pass has succeeded."""
-        self._known(sequence_id).length = length
+    def extend(self, sequence_id: int, length: int, last: LastSpan | None = None) -> None:
+        """`length` tokens count now, `last` the latest of them; called when a whole pass has succeeded."""
+        place = self._known(sequence_id)
+        place.length, place.last = length, last
 
     def fork(self, source: int, target: int, length: int) -> None:
         """Begin `target` with a copy of the first `length` tokens of `source`."""
         origin = self._known(source)
         if not 0 <= length <= origin.length:
             raise ContractError(f"cannot fork {length} of {origin.length} cached tokens", f"sequence {source}")
+        kept_places(origin.last, origin.length, length)
         self.begin(target)
         if length:
             self.reserve(target, length)

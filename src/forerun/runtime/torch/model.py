@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from forerun.errors import ContractError, UnsupportedModelError
+from forerun.errors import UnsupportedModelError
 from forerun.runtime.base import Rows, check_spans
 from forerun.runtime.cost import UNUSED, measure_cost
 from forerun.runtime.limits import check_head_ids, chosen_context
@@ -34,6 +34,8 @@ from forerun.runtime.torch.padded import PaddedGroups
 from forerun.runtime.torch.registry import PROBE, register
 from forerun.runtime.torch.strict import STRICT_ROWS, check_strict, make_rowwise
 from forerun.runtime.torch.support import check_config, context_length_of, probe, refused
+from forerun.runtime.torch.tree import Tree
+from forerun.runtime.trees import check_one_text, last_span
 from forerun.types import Capabilities, CostCurve, Span
 
 MAX_ROWS = 512
@@ -74,6 +76,7 @@ class TorchModel:
             context_length=context_length,
             vocabulary_size=module.get_output_embeddings().out_features if head_ids is None else weight.shape[0],
             num_embeddings=weight.shape[0],
+            trees=True,
             device=str(self.device),
         )
         self.cache = Cache(shapes, self.dtype, self.device, context_length)
@@ -136,10 +139,8 @@ class TorchModel:
         self.cache.begin(sequence_id)
 
     def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
-        """Shorten the cache to `length` tokens."""
-        if path:
-            raise ContractError("the torch runtime does not serve tree drafts", f"path {path}")
-        self.cache.keep(sequence_id, length)
+        """Shorten the cache to `length` tokens, and those of `path` (indices into the last span)."""
+        self.cache.keep(sequence_id, length, path)
 
     def length(self, sequence_id: int) -> int:
         """Cached tokens."""
@@ -162,8 +163,7 @@ class TorchModel:
     def forward(self, spans: Sequence[Span]) -> Rows:
         """Feed every span and return the rows asked for, as float32. Lengths change only when all of it succeeded."""
         check_spans(spans, self.cache.lengths, self.capabilities)
-        if any(span.parents is not None for span in spans):
-            raise ContractError("the torch runtime does not serve tree drafts")
+        check_one_text(spans, self.cache.lasts)
         for span in spans:
             self.cache.reserve(span.sequence_id, span.start + len(span.tokens))
         counts = [span.num_rows for span in spans]
@@ -177,7 +177,7 @@ class TorchModel:
                 self._run(one, matrix[done : done + len(one.wanted)])
                 done += len(one.wanted)
         for span in spans:
-            self.cache.extend(span.sequence_id, span.start + len(span.tokens))
+            self.cache.extend(span.sequence_id, span.start + len(span.tokens), last_span(span))
         return Rows(matrix.numpy() if self.device.type == "cpu" else matrix, counts)
 
     def _passes(self, spans: Sequence[Span]) -> Iterator[_Pass]:
@@ -186,6 +186,8 @@ class TorchModel:
         one = _Pass()
         for span in spans:
             slab, slot = self.cache.place(span.sequence_id)
+            tree = None if span.parents is None else Tree(span.start, span.parents)
+            positions = range(span.start, span.start + len(span.tokens)) if tree is None else tree.positions
             first_wanted = len(span.tokens) - span.num_rows
             at = 0
             while at < len(span.tokens):
@@ -194,9 +196,9 @@ class TorchModel:
                     one = _Pass()
                 row = len(one.tokens)
                 count = min(limit - row, len(span.tokens) - at)
-                one.segments.append(Segment(slab, slot, span.start + at, count, row))
+                one.segments.append(Segment(slab, slot, span.start + at, count, row, tree))
                 one.tokens.extend(span.tokens[at : at + count])
-                one.positions.extend(range(span.start + at, span.start + at + count))
+                one.positions.extend(positions[at : at + count])
                 one.wanted.extend(row + i - at for i in range(max(at, first_wanted), at + count))
                 at += count
         if one.tokens:

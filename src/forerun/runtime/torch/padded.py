@@ -78,6 +78,7 @@ class _Group:
         self._gather = torch.tensor([padded(s.row, s.count) for s in segments], device=device)  # [B, Q]
         self._positions = torch.tensor([padded(s.start, s.count) for s in segments], device=device)  # [B, Q]
         self._slots = None if every else torch.tensor(slots, device=device)
+        self._segments = segments if any(segment.tree is not None for segment in segments) else None
         self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
 
     def attend(
@@ -109,8 +110,16 @@ class _Group:
         """Additive [B, 1, group * Q, S]: 0 where the key's position is in sight of the query's."""
         found = self._masks.get((group, window))
         if found is None:
-            distance = self._positions[..., None] - torch.arange(self._num_keys, device=self._positions.device)
-            hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+            hidden = self._hidden(window)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
             found = self._masks[group, window] = mask[:, None].repeat(1, 1, group, 1)
         return found
+
+    def _hidden(self, window: int | None) -> torch.Tensor:
+        """[B, Q, S] bool. Trees are laid out on the host, once for all layers of one window."""
+        if self._segments is not None:
+            each = [segment.hidden(0, self._num_keys, window) for segment in self._segments]
+            padded = [one[[min(q, len(one) - 1) for q in range(self._num_queries)]] for one in each]
+            return torch.stack(padded).to(self._positions.device)
+        distance = self._positions[..., None] - torch.arange(self._num_keys, device=self._positions.device)
+        return distance < 0 if window is None else (distance < 0) | (distance >= window)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from forerun.verification.broken.parts import Broken
 from forerun.verification.broken.processing import BROKEN_PROCESSING
 from forerun.verification.broken.rules import BROKEN_RULES
+from forerun.verification.broken.trees import BROKEN_TREES
 
-BROKEN: Mapping[str, Broken] = {**BROKEN_RULES, **BROKEN_PROCESSING}
+BROKEN: Mapping[str, Broken] = {**BROKEN_RULES, **BROKEN_TREES, **BROKEN_PROCESSING}
 """Every fault by name."""
 
-__all__ = ["BROKEN", "BROKEN_PROCESSING", "BROKEN_RULES", "Broken"]
+__all__ = ["BROKEN", "BROKEN_PROCESSING", "BROKEN_RULES", "BROKEN_TREES", "Broken"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from forerun.randomness import Noise
 from forerun.sampling import Processing, SamplingParams
-from forerun.verification import DEFAULT_RULES, Rule
+from forerun.verification import DEFAULT_RULES, Rules
 
-Rules = Mapping[Literal["sampled", "deterministic"], Rule]
 NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
 
 

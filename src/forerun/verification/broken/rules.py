@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from forerun.arrays import namespace
-from forerun.randomness import Noise, Purpose
+from forerun.randomness import Drawn, Noise, Purpose, without_replacement
 from forerun.sampling import Distribution
 from forerun.types import Draft, Prospect, Verdict
-from forerun.verification import CHAIN_RULES, Rule
-from forerun.verification.broken.parts import Broken, NoiseFactory, Rules
+from forerun.verification import CHAIN_RULES, Rule, Rules
+from forerun.verification.broken.parts import Broken, NoiseFactory
 from forerun.verification.chain import acceptance_ratio, chain, draft_row, residual
 from forerun.verification.follow import follow
 
@@ -151,6 +151,11 @@ class _Tampered:
         node = 0 if self.same_node else node
         return self.inner.draw(distribution, node, self.purposes.get(purpose, purpose))
 
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        if self.kind == "deterministic":
+            return self.inner.draw_children(distribution, nodes, depth)
+        return without_replacement(distribution, nodes, lambda left, node: self.draw(left, node, Purpose.DRAFT))
+
 
 def _tampered(
     purposes: Mapping[Purpose, Purpose] | None = None, same_node: bool = False, accept_bonus: float = 0.0
@@ -168,7 +173,7 @@ def _key_without_round(factory: NoiseFactory) -> NoiseFactory:
 # -- drafters ----------------------------------------------------------------------------------------------------------
 
 
-class _Wrapped:
+class Wrapped:
     """A drafter that passes everything on."""
 
     def __init__(self, inner: Any) -> None:
@@ -200,6 +205,9 @@ class _ArgmaxNoise:
     def draw(self, distribution: Distribution, node: int, purpose: Purpose) -> int:
         return distribution.argmax
 
+    def draw_children(self, distribution: Distribution, nodes: Sequence[int], depth: int) -> list[Drawn]:
+        return without_replacement(distribution, nodes, lambda left, node: left.argmax)
+
 
 class _View:
     """A sequence as a drafter sees it, with other noise."""
@@ -211,13 +219,13 @@ class _View:
         return getattr(self._sequence, name)
 
 
-class _ArgmaxScoredAsSampled(_Wrapped):
+class _ArgmaxScoredAsSampled(Wrapped):
     def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
         views = [_View(s, _ArgmaxNoise() if s.noise.kind == "sampled" else s.noise) for s in sequences]
         return super().propose(views, plans)
 
 
-class _CutAfterDrawing(_Wrapped):
+class _CutAfterDrawing(Wrapped):
     """Drops a drafted token, and all behind it, when its own q looks too small."""
 
     def propose(self, sequences: Sequence[Any], plans: Sequence[Any]) -> list[Draft]:
