@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.errors import FileFormatError, InputError, ParameterError, UnknownModelError, UnsupportedModelError
+from forerun.errors import ForerunError, InputError, ParameterError, UnknownModelError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from forerun.models.decoder_model import DecoderModel
@@ -94,7 +94,7 @@ def shape_of_files(name: str, path: Path, kind: str) -> Shape | None:
             if model is None:
                 return None
             sizes = [(key, prod(info.shape), info.num_bytes) for key, info in files.tensors.items()]
-    except (UnsupportedModelError, FileFormatError, OSError):
+    except (ForerunError, OSError):  # what serves it says why, where that matters
         return None
     return _shape(name, model, sizes)
 
