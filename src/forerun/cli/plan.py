@@ -51,7 +51,8 @@ def plan(
         flag("--context", "Cached tokens: 1 or more (default: those of the prompts; 1024 with --for)", RUNS, "N"),
     ] = None,
     sequences: Annotated[
-        int | None, flag("--sequences", "Sequences that memory is told for: 1 or more (default: 1)", RUNS, "N")
+        int | None,
+        flag("--sequences", "Sequences at once, for memory and with --for: 1 or more (default: 1)", RUNS, "N"),
     ] = None,
     flops: Annotated[
         float | None,
