@@ -65,6 +65,19 @@ def test_weights_in_sram_gains_shrink() -> None:
     assert near["speedup"] == pytest.approx(near["by_size_alone"])
 
 
+def test_a_round_by_hand() -> None:
+    """1 GB at 1000 GB/s takes 1 ms, a row of a billion parameters at 1 TFLOP/s 2 ms: arithmetic binds at once."""
+    target = Shape("t", 1e9, 1e9, 1e9, 1e6)
+    draft = Shape("d", 1e8, 1e8, 1e8, 0.0)
+    machine = Roofline(1000, 1, 0.5)
+    assert machine.cost(target, 1).ms == pytest.approx(2.5)
+    assert machine.cost(target, 0.25, sequences=2, context=500).ms == pytest.approx(1 + 1 + 0.5), "two caches of 0.5 GB"
+    pair = Pair(target, draft, machine, (1.0,))
+    assert pair.round_ms(3, 1, 0) == pytest.approx(4 * 2 + 0.5 + 3 * (0.2 + 0.5))
+    assert pair.round_ms(3, 2, 0) == pytest.approx(8 * 2 + 0.5 + 3 * (0.4 + 0.5))
+    assert pair.speedup(3, 1, 0) == pytest.approx(4 * 2.5 / 10.6)
+
+
 def test_the_smallest_target_by_hand() -> None:
     """Weights alone cost: k = 1 pays where 1 + a > 1 + c, so from a target of draft / a parameters on."""
     pair = Pair(shape("70b@16"), shape("1b@16"), Roofline(2000, 1e9), (0.8,))

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from forerun.planning.predict import Costs, Host, predict
 from forerun.planning.replay import Rounds
-from forerun.planning.scaling import Surface, gain
+from forerun.planning.scaling import Surface, gain, measure_surface
 from forerun.planning.session import STALL, Generation, Session, Timings
+from forerun.runtime.toy import ToyModel
 from forerun.types import CostCurve, Round
 
 TARGET = CostCurve(128, {1: 30.0, 2: 33.0, 4: 39.0, 8: 51.0})
@@ -59,19 +60,31 @@ def test_interruptions_are_left_out() -> None:
 
 @given(st.floats(0.2, 5.0))
 def test_speed_of_the_machine_cancels(slow: float) -> None:
-    """Two generations, the second while the machine is `slow` times slower: both scale to the same figures."""
+    """Two generations of other lengths, the second while the machine is `slow` times slower: both scale alike."""
     session = Session(contexts=[100])
-    for factor in (1.0, slow):
-        one = Generation("lookup", 2, rounds=[Round(0, 2, 1, 2)])
-        one.rounds_ms.add(2, 50.0 * factor)
-        one.other_ms.add(2, 2.0 * factor)
+    for k, pass_ms, factor in ((2, 45.0, 1.0), (4, 60.0, slow)):
+        one = Generation("lookup", k, rounds=[Round(0, k, 1, 2)])
+        one.rounds_ms.add(k, 50.0 * factor)
+        one.other_ms.add(k, 2.0 * factor)
         one.passes["target"].add(1, 30.0 * factor)
-        one.passes["target"].add(3, 45.0 * factor)
+        one.passes["target"].add(k + 1, pass_ms * factor)
         session.generations.append(one)
-    curve, variant = session.curve("target"), session.variant("lookup", 2)
+    curve, variant = session.curve("target"), session.variant("lookup", 4)
     assert curve.milliseconds[3] / curve.milliseconds[1] == pytest.approx(1.5)
+    assert curve.milliseconds[5] / curve.milliseconds[1] == pytest.approx(2.0)
     assert variant.round_ms / curve.milliseconds[1] == pytest.approx(50 / 30)
-    assert variant.other_ms.mean(2) / curve.milliseconds[1] == pytest.approx(2 / 30)
+    assert variant.other_ms.mean(4) / curve.milliseconds[1] == pytest.approx(2 / 30)
+    assert variant.tokens_per_s_as_it_ran == pytest.approx(2e3 / (50 * slow))
+
+
+def test_a_measured_surface_grows_with_rows_and_context() -> None:
+    """A toy of no weights: whatever noise there is, more rows never look at fewer cached tokens."""
+    surface = measure_surface(ToyModel.random(20, context_length=200), longest=4)
+    (low, first), (high, last) = surface.per_token_ms.items()
+    assert (low, high) == (1, 5)
+    assert 0.0 <= first <= last
+    assert surface.longest == 200 - 64
+    assert surface.at(5, 1, 10_000) >= surface.at(5, 1, 0) > 0.0
 
 
 def test_load_by_hand() -> None:
@@ -85,6 +98,13 @@ def test_load_by_hand() -> None:
     assert not surface.is_extrapolated(3, 1, 500)
     assert surface.is_extrapolated(1, 1, 501)
     assert surface.is_extrapolated(2, 2, 100)
+
+
+def test_gain_where_few_rounds_draft() -> None:
+    """One round in ten has a draft: nine tenths of the rows of drafts, and of their passes, are not there."""
+    target = Surface(CostCurve(0, {1: 30.0, 5: 50.0}), {1: 0.0, 5: 0.0}, 1000)
+    found = gain(target, None, Host(1.0, 0.5), {0: 1.0, 4: 1.2}, 1, 0, drafting=0.1)
+    assert found.speedup == pytest.approx(1.2 * 31.0 / (30 + 0.1 * 20 + 1 + 0.1 * 4 * 0.5))
 
 
 def test_gain_falls_with_batch_where_rows_cost() -> None:

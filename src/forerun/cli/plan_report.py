@@ -52,12 +52,12 @@ def _here(document: Mapping[str, Any], target: str) -> list[str | Table]:
         "figures are for the machine at the first of these speeds",
     ]
     if document["num_stalls"]:
-        parts.append(f"{document['num_stalls']} passes and rounds were interrupted and left out")
+        parts.append(f"passes and rounds that something interrupted, left out: {document['num_stalls']}")
     for name, costs in {target: document["target_cost_ms"], **document["draft_cost_ms"]}.items():
         parts += ["", f"{name} on the {document['runtime'][name]} runtime{_behind(document, name)}"]
         parts.append(_costs(costs, document["roofline"]["models"].get(name)))
     roof = document["roofline"]
-    source = "given" if roof["tflops_are_given"] else "a product of large matrices here"
+    source = "given" if roof["tflops_are_given"] else "the most that matrices or passes reached here"
     parts += [
         "",
         f"roofline: {roof['gb_per_s']:.1f} GB/s (probe) and {roof['tflops']:.3g} TFLOP/s ({source})",
@@ -79,7 +79,7 @@ def _behind(document: Mapping[str, Any], name: str) -> str:
 def _costs(costs: Mapping[str, float], roof: Mapping[str, Any] | None) -> Table:
     heads = ["rows", *costs]
     lines = [
-        ["ms a pass", *(f"{value:.1f}" for value in costs.values())],
+        ["ms a pass", *(_ms(value) for value in costs.values())],
         ["of one row", *(f"{value / costs['1']:.2f}x" for value in costs.values())],
     ]
     if roof is not None:
@@ -115,7 +115,7 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
     for name, costs in {target: document["target_cost_ms"], **document["draft_cost_ms"]}.items():
         bound = document["roofline"][name]
         lines = [
-            ["ms a pass", *(f"{value:.3g}" for value in costs.values())],
+            ["ms a pass", *(_ms(value) for value in costs.values())],
             ["of one row", *(f"{value / costs['1']:.2f}x" for value in costs.values())],
             ["binds", *(bound["bound"][rows] for rows in costs)],
         ]
@@ -134,7 +134,7 @@ def _predictions(document: Mapping[str, Any], name: str) -> list[str | Table]:
     heads += ["breaks even at", "textbook, accepted", "textbook, acceptance"]
     lines = []
     for k, one in predicted.items():
-        line = [k, f"{one['tokens_per_round']:.2f}", f"{one['round_ms']:.3g}"]
+        line = [k, f"{one['tokens_per_round']:.2f}", _ms(one["round_ms"])]
         line += [f"{one['tokens_per_s']:.1f}", f"{one['speedup']:.2f}x"]
         if measured is not None:
             real = measured[k]
@@ -234,6 +234,11 @@ def _memory(document: Mapping[str, Any]) -> list[str | Table]:
     elif memory["cache_is_estimated"]:
         parts.append("keys and values are estimated; give their shape as 70b@16:LAYERSxHEADSxSIZE")
     return parts
+
+
+def _ms(value: float) -> str:
+    """Milliseconds to three digits, and never in powers of ten."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _size(parameters: float) -> str:

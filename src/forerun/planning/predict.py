@@ -57,13 +57,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Rounds of at most k draft tokens. `by_depth`: speed-up from acceptance by depth multiplied up, instead of
-    replayed; the textbooks' two take verifying for free."""
+    """Rounds of at most k draft tokens. `drafting`: the share of rounds that have a draft. `by_depth`: speed-up from
+    acceptance by depth multiplied up, instead of replayed; the textbooks' two take verifying for free."""
 
     k: int
     tokens_per_round: float
     round_ms: float
     plain_ms: float
+    drafting: float
     break_even: float | None
     by_depth: float
     textbook_accepted: float
@@ -97,6 +98,7 @@ def predict(
             rounds.tokens,
             round_ms,
             plain_ms,
+            drafting,
             break_even(k, drafted / plain_ms) if k else None,
             depth_tokens * plain_ms / round_ms,
             textbook_from_accepted(rounds.accepted, k, costs.ratio),

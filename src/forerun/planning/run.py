@@ -184,16 +184,19 @@ class _Summary:
 
     def _gain(self, name: str, sequences: int, context: int) -> dict[str, Any]:
         draft = None if name in FREE_DRAFTERS else self.surfaces[name]
-        tokens = {k: one.tokens_per_round for k, one in self.predictions[name].items()}
-        found = gain(self.surfaces[self.target.name], draft, self.costs[name].host, tokens, sequences, context)
+        predictions = self.predictions[name]
+        tokens = {k: one.tokens_per_round for k, one in predictions.items()}
+        drafting = predictions[self.longest].drafting
+        found = gain(
+            self.surfaces[self.target.name], draft, self.costs[name].host, tokens, sequences, context, drafting
+        )
         return {
             "k": found.k, "speedup": found.speedup, "longest": found.longest, "is_extrapolated": found.is_extrapolated
         }  # fmt: skip
 
     def _roofline(self) -> dict[str, Any]:
         """What bounds a pass: its bytes at the probe's speed, or its arithmetic at the peak."""
-        device = self.target.model.capabilities.device
-        tflops = self.asked.tflops if self.asked.tflops is not None else measure_tflops(device)
+        tflops = self.asked.tflops if self.asked.tflops is not None else self._tflops()
         machine = Roofline(median(self.session.probes), tflops)
         models = {}
         for ready in (self.target, *self.drafts):
@@ -216,6 +219,15 @@ class _Summary:
             "gb_per_s": machine.gb_per_s, "tflops": tflops, "tflops_are_given": self.asked.tflops is not None,
             "models": models,
         }  # fmt: skip
+
+    def _tflops(self) -> float:
+        """The peak as far as it can be told: a product of large matrices, or what the widest passes reached."""
+        reached = [measure_tflops(self.target.model.capabilities.device)]
+        for ready in (self.target, *self.drafts):
+            if ready.shape is not None:
+                cost = self._cost_ms(ready.name)
+                reached += [2e-9 * ready.shape.parameters * int(n) / value for n, value in cost.items()]
+        return max(reached)
 
     def _memory(self) -> dict[str, Any] | None:
         shapes = [ready.shape for ready in (self.target, *self.drafts)]
@@ -244,6 +256,7 @@ def _scaled(surface: Surface, one_row_ms: float) -> Surface:
 def _shown(one: Prediction) -> dict[str, Any]:
     return {
         "tokens_per_round": one.tokens_per_round, "round_ms": one.round_ms, "tokens_per_s": one.tokens_per_s,
-        "speedup": one.speedup, "break_even": one.break_even, "speedup_by_depth": one.by_depth,
+        "speedup": one.speedup, "drafting": one.drafting, "break_even": one.break_even,
+        "speedup_by_depth": one.by_depth,
         "textbook_accepted": one.textbook_accepted, "textbook_acceptance": one.textbook_acceptance,
     }  # fmt: skip

@@ -23,9 +23,9 @@ from forerun.runtime.cost import ROWS, UNUSED
 from forerun.types import CostCurve, Span
 
 WIDE = (*ROWS, 32, 64)
-SHORT, LONG = 128, 640
+SHORT, LONG = 128, 1152
 """Cached tokens behind which passes are timed, fewer where a model's context is shorter."""
-NUM_REPEATS = 2
+NUM_REPEATS = 4
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
@@ -55,37 +55,52 @@ class Surface:
         return first + share * (last - first)
 
 
-def measure_surface(model: Model, longest: int, num_repeats: int = NUM_REPEATS) -> Surface:
-    """Time passes behind two contexts, in turns. `longest`: the longest draft, whose rows are timed behind both."""
+def measure_surface(model: Model, longest: int) -> Surface:
+    """Time passes behind two contexts, in turns, each with a pass of one row behind the short one just before it: what
+    counts is their ratio, so that a machine whose speed drifts tilts nothing. `longest`: the longest draft, whose rows
+    are timed behind both contexts."""
     limit, size = model.capabilities.context_length, model.capabilities.num_inputs
     rows = [n for n in sorted({*WIDE, longest + 1}) if limit is None or n < limit]
     room = limit - max(rows) if limit is not None else LONG
-    contexts = (max(1, min(SHORT, room - 1)), max(2, min(LONG, room)))
-    pairs = [(n, contexts[0]) for n in rows] + [(n, contexts[1]) for n in (1, min(longest + 1, max(rows)))]
-    times: dict[tuple[int, int], list[float]] = {pair: [] for pair in pairs}
-    ids = dict(zip(contexts, (UNUSED, UNUSED + 2), strict=True))
+    short, long = max(1, min(SHORT, room - 1)), max(2, min(LONG, room))
+    few = [1, min(longest + 1, max(rows))]
+    pairs = [(n, short) for n in rows] + [(n, long) for n in few]
+    ratios: dict[tuple[int, int], list[float]] = {pair: [] for pair in pairs}
+    units: list[float] = []
+    ids = {short: UNUSED, long: UNUSED + 2}
     try:
         for context, key in ids.items():
             tokens = context_tokens(context, size)
             model.begin(key)
             for start in range(0, context, CHUNK):
                 model.forward([Span(key, start, tokens[start : start + CHUNK], 0)]).wait()
-        for repeat in range(num_repeats + 1):
+
+        def time_pass(num_rows: int, context: int) -> float:
+            start_s = perf_counter()
+            model.forward([Span(ids[context], context, row_tokens(num_rows, size), num_rows)]).wait()
+            seconds = perf_counter() - start_s
+            model.keep(ids[context], context)
+            return 1e3 * seconds
+
+        for repeat in range(NUM_REPEATS + 1):
             for n, context in pairs if repeat % 2 else reversed(pairs):
                 if n > max(ROWS) and repeat > 1:
-                    continue  # the dearest ones once are enough
-                start_s = perf_counter()
-                model.forward([Span(ids[context], context, row_tokens(n, size), n)]).wait()
-                times[n, context].append(1e3 * (perf_counter() - start_s))
-                model.keep(ids[context], context)
+                    continue  # the dearest ones twice are enough
+                unit, milliseconds = time_pass(1, short), time_pass(n, context)
+                if repeat:  # the first time warms up
+                    units.append(unit)
+                    ratios[n, context].append(milliseconds / unit)
     finally:
         for key in ids.values():
             model.free(key)
-    found = {pair: median(several[1:] or several) for pair, several in times.items()}
-    curve = CostCurve(contexts[0], {n: found[n, contexts[0]] for n in rows})
-    step = contexts[1] - contexts[0]
-    slopes = {n: max(found[n, context] - found[n, contexts[0]], 0.0) / step for n, context in pairs[len(rows) :]}
-    return Surface(curve, slopes, contexts[1])
+    unit = median(units)
+    found = {pair: unit * median(several) for pair, several in ratios.items()}
+    curve = CostCurve(short, {n: found[n, short] for n in rows})
+    slopes, least = {}, 0.0
+    for n in sorted(set(few)):  # more rows look at as many cached tokens, or more
+        least = max((found[n, long] - found[n, short]) / (long - short), least)
+        slopes[n] = least
+    return Surface(curve, slopes, long)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +120,20 @@ def gain(
     tokens: Mapping[int, float],
     sequences: int,
     context: int,
+    drafting: float = 1.0,
 ) -> Gain:
-    """`tokens[k]`: tokens per round, the same whatever the load. The host's part is paid for every sequence."""
+    """`tokens[k]`: tokens per round, the same whatever the load. The host's part is paid for every sequence. In a share
+    of 1 - `drafting` of its rounds a sequence has no draft: a pass is taken to have that share fewer rows of drafts."""
 
     def round_ms(k: int) -> float:
-        drafting = 0.0 if draft is None else k * draft.at(1, sequences, context)
-        return target.at(k + 1, sequences, context) + drafting + sequences * host.at(k)
+        spent = 0.0 if draft is None else drafting * k * draft.at(1, sequences, context)
+        plain, drafted = target.at(1, sequences, context), target.at(k + 1, sequences, context)
+        return (
+            spent
+            + plain
+            + drafting * (drafted - plain)
+            + sequences * (host.plain_ms + drafting * k * host.per_token_ms)
+        )
 
     speedups = {k: tokens[k] * round_ms(0) / round_ms(k) for k in tokens}
     longest = max(tokens)
