@@ -8,9 +8,10 @@
 
 namespace forerun {
 
-void bind_matrix(nanobind::module_& module);   // bind_matrix.cpp: repacking and products, for tests and measurements
-void bind_decoder(nanobind::module_& module);  // bind_decoder.cpp
-void bind_rows(nanobind::module_& module);     // bind_rows.cpp: the row processor
+void bind_matrix(nanobind::module_& module);    // bind_matrix.cpp: repacking and products, for tests and measurements
+void bind_decoder(nanobind::module_& module);   // bind_decoder.cpp
+void bind_rows(nanobind::module_& module);      // bind_rows.cpp: the row processor
+void bind_drafting(nanobind::module_& module);  // bind_drafting.cpp: the index of drafts from text
 
 // A numpy array of its own, to be filled.
 template <class T, size_t Dimensions>

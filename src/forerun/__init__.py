@@ -16,7 +16,7 @@ from forerun.version import __version__
 
 if TYPE_CHECKING:
     from forerun.control import FixedLength
-    from forerun.drafting import LookupDrafter, ModelDrafter, NoDrafter
+    from forerun.drafting import LookupDrafter, ModelDrafter, NoDrafter, SharedTexts, StackDrafter, SuffixDrafter
     from forerun.llm import LLM, Stream
     from forerun.loading import load
     from forerun.result import Piece, Result, Usage
@@ -32,8 +32,11 @@ _HOMES = {
     "Piece": "forerun.result",
     "Result": "forerun.result",
     "SamplingParams": "forerun.sampling",
+    "SharedTexts": "forerun.drafting",
+    "StackDrafter": "forerun.drafting",
     "StatefulProcessor": "forerun.sampling",
     "Stream": "forerun.llm",
+    "SuffixDrafter": "forerun.drafting",
     "TokenLogprob": "forerun.types",
     "Usage": "forerun.result",
     "load": "forerun.loading",
@@ -49,8 +52,11 @@ __all__ = [
     "Piece",
     "Result",
     "SamplingParams",
+    "SharedTexts",
+    "StackDrafter",
     "StatefulProcessor",
     "Stream",
+    "SuffixDrafter",
     "TokenLogprob",
     "Usage",
     "__version__",

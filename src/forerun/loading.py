@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forerun.checks import flag, real, shown, whole
 from forerun.control.policy import FixedLength, Policy
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
 from forerun.errors import ParameterError
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from forerun.models.store import ModelFiles
     from forerun.models.tokenizer import Tokenizer
 
-DRAFTERS = ("none", "model", "lookup")
+DRAFTERS = ("none", "model", "lookup", "suffix", "stack")
+MODEL_DRAFTERS = ("model", "stack")
+"""Those that draft with a draft model."""
 
 
 def load(
@@ -50,8 +52,9 @@ def load(
     """Load a target, and what drafts for it.
 
     `target` and `draft` are registered names (`forerun models`), GGUF files, transformers directories or Hub
-    repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "lookup", "none" (the
-    default otherwise) or a Drafter. `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
+    repositories (`org/name[:file]`). `drafter` is "model" (the default when `draft` is given), "stack" (suffix and
+    the draft model, whichever promises more), "suffix", "lookup", "none" (the default without `draft`) or a Drafter.
+    `policy` overrides `FixedLength(k)`. `verifier` is "block" or "chain".
 
     `runtime` and `draft_runtime` are "native" (on the CPU, weights as they are stored), "torch" (any served model, on a
     CPU or CUDA) or "auto": native for GGUF files that it serves, where neither `device` nor `dtype` asks for what torch
@@ -89,7 +92,7 @@ def load(
         "draft_requantise": draft_requantise or None,
         "draft_min_confidence": draft_min_confidence or None,
     }
-    unused = [name for name, value in of_draft.items() if value is not None and kind != "model"]
+    unused = [name for name, value in of_draft.items() if value is not None and kind not in MODEL_DRAFTERS]
     if unused:
         raise ParameterError(unused[0], "needs a draft model", "give draft=NAME")
     if context_length is not None:
@@ -106,7 +109,7 @@ def load(
     of_target = choose(files.path, files.kind, runtime, context_length=context_length, quantize=quantize, **settings)
     of_target.check()
     choices, of_draft_model = [(files.name, of_target)], None
-    if kind == "model" and draft is not None:
+    if kind in MODEL_DRAFTERS and draft is not None:
         draft_files = resolve(str(draft), mirror=mirror, progress=progress)
         require_same_vocabulary(tokenizer, load_tokenizer(draft_files.path))
         of_draft_model = choose_draft(
@@ -122,9 +125,10 @@ def load(
     model = of_target.load(progress)
     chosen: Drafter | None
     if draft_model is not None:
-        chosen = ModelDrafter(draft_model, draft_context, draft_min_confidence)
-    elif kind == "lookup":
-        chosen = LookupDrafter()
+        by_model = ModelDrafter(draft_model, draft_context, draft_min_confidence)
+        chosen = StackDrafter([SuffixDrafter(), by_model]) if kind == "stack" else by_model
+    elif kind in ("lookup", "suffix"):
+        chosen = LookupDrafter() if kind == "lookup" else SuffixDrafter()
     else:
         chosen = drafter if drafter is not None and not isinstance(drafter, str) else None
     return LLM(
@@ -193,9 +197,10 @@ def _drafter_kind(drafter: str | Drafter | None, draft: str | Path | None) -> st
         return "own"
     if drafter not in DRAFTERS:
         raise ParameterError("drafter", f"{drafter!r} is not allowed", f"one of {', '.join(DRAFTERS)}, or a Drafter")
-    if drafter == "model" and draft is None:
-        raise ParameterError("drafter", "'model' needs a draft model", "give draft=NAME")
-    if drafter != "model" and draft is not None:
+    if drafter in MODEL_DRAFTERS and draft is None:
+        remedy = "give draft=NAME" if drafter == "model" else "give draft=NAME, or drafter='suffix'"
+        raise ParameterError("drafter", f"{drafter!r} needs a draft model", remedy)
+    if drafter not in MODEL_DRAFTERS and draft is not None:
         raise ParameterError(
             "drafter", f"{drafter!r} would leave the draft model {str(draft)!r} unused", "drop one of the two"
         )

@@ -43,8 +43,9 @@ class Draft:
     a fixed function of what is committed (and, in seeded mode, of the shared Gumbel noise); no q is needed.
 
     `parents[i]` is the node that token i follows, -1 for the committed text, for tree drafts; None for a chain.
-    `source` is the prospect it came from. `confidences[i]`, where a draft model drew token i, is the raw probability of
-    the likeliest token of the row it was drawn from.
+    `source` is the prospect it came from. A draft model that extended another source's tokens drew those behind the
+    first `num_free`; `confidences[i]` is the raw probability of the likeliest token of the row that token
+    `num_free + i` was drawn from. Tokens that no model drew have none.
     """
 
     tokens: tuple[int, ...] = ()
@@ -53,6 +54,7 @@ class Draft:
     parents: tuple[int, ...] | None = None
     source: str = ""
     confidences: tuple[float, ...] = ()
+    num_free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Verdict:
 
 
 Gate = Callable[[Sequence[float]], bool]
-"""Whether a draft goes on after its last token, from the confidences of all its tokens so far. It sees rows whose token
-was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
+"""Whether a draft goes on after its last token, from the confidences of all tokens that its model drew. It sees
+rows whose token was drawn and never a token, so ending a draft by it conditions on nothing that is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ class Plan:
 
     `tree[i]` is the node that token i is to follow (-1: the committed text), parents first, for a tree of `shape`
     nodes; None for a chain. `gate` may end a draft early. `most_unread`, if given, is how many tokens of the text a
-    draft model may read for it: where more are unread its cache begins anew with the latest of them.
+    draft model may read for it: where more are unread its cache begins anew with the latest of them. `read`, with shape
+    0, has it read up to so many tokens and draft nothing: a long text, in pieces.
     """
 
     shape: int = 0
@@ -111,6 +114,7 @@ class Plan:
     tree: tuple[int, ...] | None = None
     gate: Gate | None = None
     most_unread: int | None = None
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,10 @@ class Round:
     `num_proposed` draft tokens were verified, `num_accepted` of them were committed, `num_emitted` tokens were
     committed in all. Tokens cut off by a stop or a budget are in none of these.
 
-    `source` and `confidences` are the draft's, of the nodes that were examined: accepted ones and, if there was one,
-    the first that was not. For trees, `ranks[d]` is which child of its parent the accepted node at depth d was, and
-    `widths[d]` how many children were examined there; a last width without a rank is a node all of whose children were
-    rejected. Of a chain every rank is 0 and every width 1.
+    `source`, `num_free` and `confidences` are the draft's, of all its tokens: those behind the first that was rejected
+    say how sure the draft model was, too. For trees, `ranks[d]` is which child of its parent the accepted node at depth
+    d was, and `widths[d]` how many children were examined there; a last width without a rank is a node all of whose
+    children were rejected. Of a chain every rank is 0 and every width 1.
     """
 
     sequence_id: int
@@ -134,6 +138,7 @@ class Round:
     confidences: tuple[float, ...] = ()
     ranks: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
+    num_free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

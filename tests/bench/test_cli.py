@@ -113,6 +113,19 @@ def test_lookup_alone_without_a_draft(loaded: list[dict[str, Any]]) -> None:
     assert loaded[0]["draft"] is None
 
 
+def test_text_drafts_alone_and_stacked_on_a_draft_model(loaded: list[dict[str, Any]]) -> None:
+    arguments = ("json", "--target", "toy", "--k", "3", "--max-tokens", "20", "--prompts", "1")
+    document = document_of(*arguments, "--drafters", "suffix,lookup")
+    assert list(document["workloads"]["json"]) == ["plain", "suffix k=3", "lookup k=3"]
+    assert loaded[-1]["draft"] is None
+    document = document_of(*arguments, "--drafters", "stack", "--draft", "toy-draft")
+    figure = document["workloads"]["json"]["stack k=3"]
+    assert figure["text"]["differences"] == []
+    assert figure["tokens_per_pass"] > 1
+    assert loaded[-1]["draft"] == "toy-draft"
+    assert list(document["cost_curve"]) == ["target", "model"]
+
+
 def test_a_draft_as_stored_and_requantised_are_measured_side_by_side(
     loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +226,7 @@ def test_settings_of_a_draft_model_reach_load_also_where_no_model_drafts(
         (("chat", "--drafters", "model"), "needs a draft model"),
         (("chat", "--drafters", "oracle"), "oracle"),
         (("chat", "--drafters", "requantised"), "needs a draft model"),
+        (("chat", "--drafters", "stack"), "needs a draft model"),
         (("chat", "--drafters", "lookup", "--draft", "d"), "unused"),
         (("chat", "--peers", "vllm"), "vllm"),
         (("chat", "--plot", "x.gif"), r"x\.gif"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drafting.test_occurrences import search
 from tests.helpers import complete, run
 
 from forerun.control import FixedLength
@@ -36,14 +37,7 @@ def reference(tokens: list[int], k: int, low: int, high: int, prefer: str) -> li
         if not places:
             continue
         if prefer == "frequent":
-            # The winner is re-decided at each occurrence; the latest among the most frequent holds the place.
-            counts: dict[int, int] = {}
-            best = places[0]
-            for place in places:
-                counts[tokens[place]] = counts.get(tokens[place], 0) + 1
-                if counts[tokens[place]] >= counts[tokens[best]]:
-                    best = place
-            places = [best]
+            return search(tokens, tokens, range(low, high + 1), k, 64, True)[1]
         return [tokens[places[-1] + i % (len(tokens) - places[-1])] for i in range(k)]
     return []
 
@@ -72,7 +66,7 @@ def test_c28_nothing_survives_a_request() -> None:
     engine = Engine(target, drafter, FixedLength(4))
     engine.add(poem, SamplingParams(temperature=0, max_tokens=40))
     run(engine)
-    assert not drafter._indexes
+    assert len(drafter._texts) == 0
     second = engine.add(short, SamplingParams(temperature=0, max_tokens=60))
     run(engine)
     fresh, _ = complete(target, short, LookupDrafter(), 4, temperature=0, max_tokens=60)
@@ -97,29 +91,22 @@ def test_c28_settings_take_effect(size: int) -> None:
         assert len(propose(LookupDrafter(size, 1), tokens, k)) == k
 
 
-class _Counting(LookupDrafter):
-    """Counts table entries, the unit of its work."""
-
-    num_entries = 0
-
-    def _enter(self, *args):  # type: ignore[no-untyped-def]
-        self.num_entries += 1
-        super()._enter(*args)
-
-
 @pytest.mark.parametrize("max_size", [3, 50, 500])
 @pytest.mark.parametrize("pattern", ["random", "periodic"])
 def test_c29_work_per_token_does_not_grow_with_history_or_size(max_size: int, pattern: str) -> None:
     rng = np.random.default_rng(1)
-    for length in (512, 2048, 8192):
+    for length in (512, 2048, 8192, 32768, 131072):
         tokens = [int(i) for i in rng.integers(0, 50_000, length)] if pattern == "random" else [7, 8] * (length // 2)
-        drafter = _Counting(max_size, 2)
-        propose(drafter, tokens, 8)
-        assert drafter.num_entries <= MAX_SIZES * length  # the index is built once
-        before = drafter.num_entries
+        drafter = LookupDrafter(max_size, 2)
+        while drafter._texts.read(view(tokens)) is None:  # type: ignore[arg-type]
+            pass
+        index = drafter._texts._indexes[0][0]
+        assert index.num_entries <= MAX_SIZES * length  # the index is built once
+        before = index.num_entries, index.num_looked_at
         for step in range(10):
             propose(drafter, [*tokens, *range(step)], 8)
-        assert drafter.num_entries - before <= MAX_SIZES * 10  # and then only extended
+        assert index.num_entries - before[0] <= MAX_SIZES * 10  # and then only extended
+        assert index.num_looked_at - before[1] <= 256 * 10
 
 
 PROMPTS = [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from forerun.control import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.scripted import HalfDrafter, LiarDrafter, OracleDrafter
 from forerun.engine import Engine
 from forerun.llm import LLM
@@ -144,6 +144,8 @@ DRAFTERS: Mapping[str, Callable[[Texts, Make], Drafter]] = {
     "liar": lambda texts, make: PerChoice(LiarDrafter, texts),
     "half": lambda texts, make: PerChoice(HalfDrafter, texts),
     "lookup": lambda texts, make: LookupDrafter(3, 1),
+    "suffix": lambda texts, make: SuffixDrafter(),
+    "stack": lambda texts, make: StackDrafter([SuffixDrafter(), ModelDrafter(stranger(make))]),
     "model": lambda texts, make: ModelDrafter(stranger(make)),
     "self": lambda texts, make: ModelDrafter(make()),
 }

@@ -39,7 +39,13 @@ def test_a_cut_character_ends_as_plain_decoding_would_end_it(invoke: Invoke) -> 
     assert text_of(invoke, "x", "--target", "toy-phrase", "--max-tokens", str(cut)) == expected
 
 
-@pytest.mark.parametrize("flags", [DRAFTED, (*GREEDY, "--drafter", "lookup"), (*DRAFTED, "--show-drafts")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        DRAFTED, (*GREEDY, "--drafter", "lookup"), (*DRAFTED, "--show-drafts"), (*GREEDY, "--drafter", "suffix"),
+        (*DRAFTED, "--drafter", "stack"),
+    ],
+)  # fmt: skip
 def test_drafts_do_not_change_the_text(invoke: Invoke, flags: tuple[str, ...]) -> None:
     plain = text_of(invoke, "hello", *GREEDY, "--max-tokens", "50")
     assert text_of(invoke, "hello", *flags, "--max-tokens", "50") == plain
@@ -163,6 +169,9 @@ def test_text_is_taken_as_it_stands_or_refused(text: str) -> None:
         (("--target", "toy", "--compare"), 2, "--compare: there is nothing to compare"),
         (("--target", "toy", "--draft", "toy-draft", "--drafter", "none"), 2, "would leave the draft model"),
         (("--target", "toy", "--drafter", "model"), 2, "give --draft NAME"),
+        (("--target", "toy", "--drafter", "stack"), 2, "give --draft NAME, or --drafter suffix"),
+        (("--target", "toy", "--draft", "toy-draft", "--drafter", "suffix"), 2, "would leave the draft model"),
+        (("--target", "toy", "--drafter", "suffix", "--draft-ctx", "9"), 2, "needs a draft model"),
         (("--target", "smolm2-135m"), 3, "did you mean smollm2-135m"),
         (("--target", "smollm2-135m"), 3, "is not in the cache"),
         (("--target", "./nothing.gguf"), 3, "no file or directory"),

@@ -16,7 +16,10 @@ from forerun.cli.options import flag_names
 from forerun.cli.values import ESCAPES, biases, unescaped
 
 GREEDY = ("hello", "--target", "toy", "--temperature", "0", "--max-tokens", "40")
-DRAFTERS = [(), ("--draft", "toy-draft", "--k", "3"), ("--drafter", "lookup", "--k", "5")]
+DRAFTERS = [
+    (), ("--draft", "toy-draft", "--k", "3"), ("--drafter", "lookup", "--k", "5"),
+    ("--draft", "toy-draft", "--drafter", "stack", "--k", "5"),
+]  # fmt: skip
 PLAIN = "nnkevbjryxn iuzo jbcphuewnrnpzmwsrud  jb"
 """What `toy` writes after "hello", greedily."""
 
@@ -51,7 +54,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS, ids=["plain", "model", "lookup"])
+@pytest.mark.parametrize("drafter", DRAFTERS, ids=["plain", "model", "lookup", "stack"])
 @pytest.mark.parametrize("flags, params", CHANGES, ids=[" ".join(flags) for flags, _ in CHANGES])
 def test_a_flag_is_the_parameter(
     invoke: Invoke, flags: tuple[str, ...], params: dict[str, Any], drafter: tuple[str, ...]

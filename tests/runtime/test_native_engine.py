@@ -59,7 +59,10 @@ def test_a_model_drafts_perfectly_for_itself(pair: tuple[Path, Path]) -> None:
 def test_batches_and_chunks_leave_the_text_alone(pair: tuple[Path, Path], plain: LLM) -> None:
     alone = [plain.generate(prompt, max_tokens=16, temperature=0).tokens for prompt in PROMPTS]
     assert [result.tokens for result in plain.generate(PROMPTS, max_tokens=16, temperature=0)] == alone
-    with load(pair[0], max_sequences=2, drafter="lookup") as llm:
+    for settings in ({"drafter": "lookup"}, {"drafter": "suffix"}, {"drafter": "stack", "draft": pair[1]}):
+        with load(pair[0], max_sequences=2, **settings) as llm:
+            assert [result.tokens for result in llm.generate(PROMPTS, max_tokens=16, temperature=0)] == alone
+    with load(pair[0], max_sequences=2, drafter="lookup", k=9) as llm:
         assert [result.tokens for result in llm.generate(PROMPTS, max_tokens=16, temperature=0)] == alone
 
 

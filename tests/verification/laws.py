@@ -103,6 +103,7 @@ def engine_law(
     *,
     kind: Any = "sampled",
     wrap_noise: Callable[[Any], Any] = lambda factory: factory,
+    make_policy: Callable[[int], Any] = FixedLength,
     on_end: Callable[[Engine, list[Any]], None] = lambda engine, sequences: None,
     **settings: Any,
 ) -> dict[Any, float]:
@@ -112,7 +113,7 @@ def engine_law(
     """
 
     def run(chooser: Chooser) -> Any:
-        policy = FixedLength(k)
+        policy = make_policy(k)
         factory = wrap_noise(enumerating(chooser, kind))
         engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
         sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]

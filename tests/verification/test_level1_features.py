@@ -16,9 +16,10 @@ from tests.verification.laws import Text, draft_with, finish, model, pairs, viol
 from tests.verification.reference import STUCK, AutomatonGrammar, plain_law, table_rows
 
 from forerun.control import FixedLength
-from forerun.drafting import LookupDrafter
+from forerun.drafting import LookupDrafter, StackDrafter, SuffixDrafter
 from forerun.engine import Engine
 from forerun.sampling import SamplingParams, StatefulProcessor
+from forerun.types import Plan
 from forerun.verification import RULES
 from forerun.verification.broken import Broken
 from forerun.verification.enumerate import Chooser, enumerating, outcomes
@@ -29,13 +30,13 @@ SOUND = {name: Broken("nothing is wrong", rules) for name, rules in RULES.items(
 
 def features_law(
     target: Any, make_drafter: Any, k: int, prompt: Text, num_tokens: int, params: dict[str, Any], part: Broken,
-    kind: Any = "sampled",
+    kind: Any = "sampled", make_policy: Any = FixedLength,
 ) -> dict[Text, float]:  # fmt: skip
     """The exact law of what the engine commits to one request; STUCK where it ended for want of a legal token."""
 
     def run(chooser: Chooser) -> Text:
         engine = Engine(
-            model(target), part.drafter(make_drafter()), FixedLength(k), eos_ids=[EOS] if "eos" in params else (),
+            model(target), part.drafter(make_drafter()), make_policy(k), eos_ids=[EOS] if "eos" in params else (),
             rules=part.rules, make_noise=part.noise(enumerating(chooser, kind)), make_processing=part.processing,
         )  # fmt: skip
         settings = {name: value for name, value in params.items() if name != "eos"}
@@ -118,11 +119,11 @@ prompts = st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=3).map(tuple)
 
 def check(
     pair: Any, prompt: Text, params: dict[str, Any], rule: str, k: int, num_tokens: int, kind: str = "sampled",
-    make_drafter: Any = None,
+    make_drafter: Any = None, make_policy: Any = FixedLength,
 ) -> None:  # fmt: skip
     target, draft = pair
     make = make_drafter if make_drafter is not None else draft_with(draft)
-    law = features_law(target, make, k, prompt, num_tokens, params, SOUND[rule], kind)
+    law = features_law(target, make, k, prompt, num_tokens, params, SOUND[rule], kind, make_policy)
     assert not violations(law, expected_law(target, prompt, num_tokens, params))
 
 
@@ -154,11 +155,35 @@ def test_combinations_two_full_rounds_deep(rule: str, data: Any) -> None:
 @settings(max_examples=200)
 @given(data=st.data(), k=st.sampled_from([1, 2, 3]))
 def test_combinations_under_fixed_drafts(data: Any, k: int) -> None:
-    """Lookup drafts are cut at illegal tokens and lengthened by forced ones; argmax drafts of a model are followed."""
+    """Drafts from text are cut at illegal tokens and lengthened by forced ones; argmax drafts of a model are
+    followed."""
     params = data.draw(combinations.flatmap(requests))
-    lookup = data.draw(st.booleans())
-    make_drafter = (lambda: LookupDrafter(2, 1)) if lookup else None
+    make_drafter = data.draw(st.sampled_from([None, lambda: LookupDrafter(2, 1), SuffixDrafter]))
     check(data.draw(pairs(SIZE)), data.draw(prompts), params, "block", k, 4, "deterministic", make_drafter)
+
+
+class Extended(FixedLength):
+    """Suffix drafts extended by the draft model, where they are sure enough."""
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        return [Plan(self.k, one[-1].source if one else None) for one in prospects]
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@settings(max_examples=150)
+@given(data=st.data())
+def test_combinations_where_a_model_goes_on_behind_copied_tokens(rule: str, data: Any) -> None:
+    """Every parameter sees the copied tokens as part of the text that the draft model's rows follow."""
+    params = data.draw(combinations.flatmap(requests))
+    prompt = data.draw(st.sampled_from([(0, 1, 0, 1, 0, 1), (2, 2, 2, 2), (0, 1, 2, 0, 1, 2, 0, 1)]))
+    kind = data.draw(st.sampled_from(["sampled", "deterministic"]))
+    target, draft = data.draw(pairs(SIZE))
+
+    def make_drafter() -> StackDrafter:
+        return StackDrafter([SuffixDrafter(), draft_with(draft)()])
+
+    k = data.draw(st.sampled_from([2, 3]))
+    check((target, draft), prompt, params, rule, k, 3, kind, make_drafter, Extended)
 
 
 @pytest.mark.slow

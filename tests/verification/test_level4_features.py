@@ -89,7 +89,9 @@ def alone(prompt: tuple[int, ...], params: dict[str, Any]) -> Any:
 @given(
     requests=st.lists(st.tuples(st.sampled_from(PROMPTS), features()), min_size=1, max_size=4),
     k=st.sampled_from([1, 2, 3, 5, 8]),
-    drafter=st.sampled_from(["model", "unsure model", "narrow model", "lookup recent", "lookup frequent"]),
+    drafter=st.sampled_from(
+        ["model", "unsure model", "narrow model", "lookup recent", "lookup frequent", "suffix", "stack"]
+    ),
     rule=st.sampled_from(sorted(RULES)),
     max_sequences=st.integers(1, 4),
     max_tokens=st.sampled_from([1, 3, 512]),

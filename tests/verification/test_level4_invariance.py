@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.verification.laws import finish
 
 from forerun.control import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, NoDrafter
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, NoDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.scripted import HalfDrafter, LiarDrafter, OracleDrafter
 from forerun.engine import Engine, Scheduler
 from forerun.randomness import CoupledNoise, GreedyNoise, IndependentNoise, Noise, Purpose, make_noise
@@ -64,10 +64,15 @@ DRAFTERS: dict[str, Callable[..., Drafter]] = {
     "narrow model": lambda **params: ModelDrafter(ToyModel.random(SIZE - 2, seed=3)),
     "lookup recent": lambda **params: LookupDrafter(3, 1, "recent"),
     "lookup frequent": lambda **params: LookupDrafter(3, 1, "frequent"),
+    "suffix": lambda **params: SuffixDrafter(),
+    "stack": lambda **params: StackDrafter([SuffixDrafter(), ModelDrafter(draft())]),
     "oracle": lambda **params: OracleDrafter(truths(**params)),
     "liar": lambda **params: LiarDrafter(truths(**params)),
     "half": lambda **params: HalfDrafter(truths(**params)),
 }
+
+
+BESIDE_OTHERS = ["model", "unsure model", "narrow model", "lookup recent", "suffix", "stack"]
 
 
 def together(engine: Engine, requests: Sequence[tuple[tuple[int, ...], dict[str, Any]]]) -> list[Any]:
@@ -86,7 +91,7 @@ def test_every_k_and_drafter_write_the_plain_text(request_name: str, drafter: st
     assert together(engine, [(prompt, params) for prompt in PROMPTS]) == [plain(prompt, **params) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("drafter", ["model", "lookup recent", "half", "oracle"])
+@pytest.mark.parametrize("drafter", ["model", "lookup recent", "suffix", "stack", "half", "oracle"])
 def test_speculation_happens_where_texts_are_compared(drafter: str) -> None:
     """The tests here would also pass if nothing was ever drafted; this one would not."""
     params = REQUESTS["seeded"]
@@ -116,7 +121,7 @@ def workloads(draw: Any) -> dict[str, Any]:
         "order": draw(st.permutations(range(len(requests)))),
         "neighbours": draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8)), max_size=3)),
         "k": draw(st.integers(0, 8)),
-        "drafter": draw(st.sampled_from(["none", "model", "unsure model", "narrow model", "lookup recent"])),
+        "drafter": draw(st.sampled_from(["none", *BESIDE_OTHERS])),
         "rules": draw(st.sampled_from(sorted(RULES))),
         "max_sequences": draw(st.integers(1, 6)),
         "max_tokens": draw(st.sampled_from([1, 2, 3, 7, 512])),

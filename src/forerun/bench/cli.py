@@ -21,7 +21,7 @@ from forerun.bench.plot import check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings, bench
-from forerun.bench.variants import DRAFT_MODELS, DRAFTERS
+from forerun.bench.variants import DRAFTERS, NEED_MODELS
 from forerun.bench.workloads import WORKLOADS, load_workload
 from forerun.checks import whole
 from forerun.errors import ParameterError
@@ -49,8 +49,8 @@ def bench_command(
         str | None,
         _flag(
             "--drafters",
-            "Some of model,requantised,lookup: the draft as stored, rounded to 4 bits (native runtime), prompt lookup "
-            "(default: model,lookup; lookup without --draft)",
+            "Some of model,requantised,stack,lookup,suffix: the draft as stored, rounded to 4 bits (native runtime), "
+            "with suffix, prompt lookup, suffix matches (default: model,lookup; lookup without --draft)",
             RUNS,
             "LIST",
         ),
@@ -166,14 +166,14 @@ def _check(settings: Settings, plot: Path | None, output: Path | None) -> None:
     whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
     SamplingParams(temperature=settings.temperature, seed=settings.seed)
     check_peers(settings.peers)
-    models = [name for name in DRAFT_MODELS if name in settings.drafters]
+    models = [name for name in settings.drafters if name in NEED_MODELS]
     if models and settings.draft is None:
         raise ParameterError(
             "drafters", f"{models[0]!r} needs a draft model", "give --draft MODEL, or --drafters lookup"
         )
     if settings.draft is not None and not models and "assisted" not in settings.peers:
         raise ParameterError(
-            "draft", "would be left unused", "add model or requantised to --drafters, or assisted to --peers"
+            "draft", "would be left unused", "add model, requantised or stack to --drafters, or assisted to --peers"
         )
     for name, path in (("plot", plot), ("output", output)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):

@@ -12,7 +12,7 @@ from forerun import loading
 from forerun.bench.llamacpp import LLAMA_CPP, load_llamacpp
 from forerun.bench.peers import load_peers, reason_of
 from forerun.bench.run import Settings
-from forerun.bench.variants import DRAFT_MODELS, Variant
+from forerun.bench.variants import DRAFT_MODELS, NEED_MODELS, Variant
 from forerun.bench.weights import bytes_per_pass
 from forerun.drafting import ModelDrafter
 from forerun.models.progress import RichProgress
@@ -48,7 +48,8 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     from forerun.models.tokenizer import load_tokenizer
 
     progress = RichProgress(Console(stderr=True))
-    wanted = [name for name in DRAFT_MODELS if name in settings.drafters]
+    needed = {NEED_MODELS.get(name) for name in settings.drafters}
+    wanted = [name for name in DRAFT_MODELS if name in needed]
     target_files = resolve(settings.target, mirror=mirror, progress=progress)
     draft_files = None if settings.draft is None else resolve(settings.draft, mirror=mirror, progress=progress)
     second: Choice | None = None

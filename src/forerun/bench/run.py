@@ -16,9 +16,9 @@ from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
-from forerun.bench.variants import ForerunVariant, Variant
+from forerun.bench.variants import NEED_MODELS, ForerunVariant, Variant
 from forerun.control.policy import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
+from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
@@ -76,11 +76,12 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
 
 
 def _drafter(name: str, drafts: Mapping[str, Model], settings: Settings) -> Drafter:
-    if name == "lookup":
-        return LookupDrafter()
-    if name not in drafts:
+    if name in ("lookup", "suffix"):
+        return LookupDrafter() if name == "lookup" else SuffixDrafter()
+    if NEED_MODELS[name] not in drafts:
         raise ParameterError("drafters", f"{name!r} needs a draft model", "give --draft MODEL, or --drafters lookup")
-    return ModelDrafter(drafts[name], settings.draft_context, settings.draft_min_confidence)
+    by_model = ModelDrafter(drafts[NEED_MODELS[name]], settings.draft_context, settings.draft_min_confidence)
+    return StackDrafter([SuffixDrafter(), by_model]) if name == "stack" else by_model
 
 
 def check_room(prompts: Prompts, num_tokens: int, context_length: int | None) -> None:

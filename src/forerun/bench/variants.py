@@ -18,7 +18,9 @@ from forerun.llm import LLM
 
 DRAFT_MODELS = ("model", "requantised")
 """The draft model as its file stores it, and the same rounded to 4 bits at load."""
-DRAFTERS = (*DRAFT_MODELS, "lookup")
+NEED_MODELS = {"model": "model", "requantised": "requantised", "stack": "model"}
+"""Drafters that draft with a draft model -> which of DRAFT_MODELS."""
+DRAFTERS = (*NEED_MODELS, "lookup", "suffix")
 PARTS = ("draft", "target", "verify", "host")
 
 

@@ -17,6 +17,7 @@ STRUCTURE, STOPS, OUTPUT = "Allowed text", "Length and stops", "Output"
 PYTHON_ONLY = {
     "logits_processors": "Functions (tokens so far, logits) -> logits, or `StatefulProcessor`s",
     "constraint": "A grammar of your own: an object with `start() -> Constraint`",
+    "tenant": "Whose request it is, where drafts may come from past outputs (`SharedTexts`)",
 }
 """Fields of `SamplingParams` that are Python objects, so that no flag can hold them, and what they are."""
 
@@ -36,7 +37,12 @@ class Loading(Group):
     ] = None
     drafter: Annotated[
         str | None,
-        flag("--drafter", "none, model or lookup (default: model with --draft, else none)", DRAFTING, "KIND"),
+        flag(
+            "--drafter",
+            "none, model, lookup, suffix or stack (suffix and model) (default: model with --draft, else none)",
+            DRAFTING,
+            "KIND",
+        ),
     ] = None
     k: Annotated[
         str | None,

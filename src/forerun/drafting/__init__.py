@@ -3,5 +3,17 @@
 from forerun.drafting.base import Drafter, NoDrafter, SequenceView
 from forerun.drafting.lookup import LookupDrafter
 from forerun.drafting.model import ModelDrafter
+from forerun.drafting.shared import SharedTexts
+from forerun.drafting.stack import StackDrafter
+from forerun.drafting.suffix import SuffixDrafter
 
-__all__ = ["Drafter", "LookupDrafter", "ModelDrafter", "NoDrafter", "SequenceView"]
+__all__ = [
+    "Drafter",
+    "LookupDrafter",
+    "ModelDrafter",
+    "NoDrafter",
+    "SequenceView",
+    "SharedTexts",
+    "StackDrafter",
+    "SuffixDrafter",
+]

@@ -8,7 +8,7 @@ from typing import Protocol
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
 from forerun.sampling import Distribution, SamplingParams
-from forerun.types import Draft, Plan, Prospect, Verdict
+from forerun.types import Draft, FinishReason, Plan, Prospect, Verdict
 
 
 class SequenceView(Protocol):
@@ -27,6 +27,11 @@ class SequenceView(Protocol):
 
     @property
     def params(self) -> SamplingParams: ...
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why its text ended; None while it goes on."""
+        ...
 
     @property
     def vocabulary_size(self) -> int:

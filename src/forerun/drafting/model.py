@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
+from time import perf_counter
+from typing import Literal
 
 from forerun.checks import real, whole
 from forerun.drafting.base import SequenceView
@@ -13,7 +16,10 @@ from forerun.errors import ForerunError, NoLegalTokenError, NumericalError, User
 from forerun.randomness import Purpose
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution
-from forerun.types import Draft, Gate, Plan, Prospect, Verdict
+from forerun.types import Draft, Gate, Plan, Prospect, Span, Verdict
+
+Meter = Callable[[int, float, float], None]
+"""Told of every pass of a draft model: (tokens fed, tokens that each of them looked at on average, milliseconds)."""
 
 
 class ModelDrafter:
@@ -36,17 +42,23 @@ class ModelDrafter:
     delivered before the draft model reads anything; larger values spare short answers that reading altogether.
     """
 
+    source = "model"
     needs: tuple[str, ...] = ()
 
     def __init__(
-        self, model: Model, window: int | None = None, min_confidence: float = 0.0, start_after: int = 1
+        self,
+        model: Model,
+        window: int | None = None,
+        min_confidence: float = 0.0,
+        start_after: int = 1,
+        meter: Meter | None = None,
     ) -> None:
         if window is not None:
             whole("window", window, 1, None, "a whole number of tokens, at least 1")
         real("min_confidence", min_confidence, 0.0, 1.0, "between 0 (never end early) and 1")
         whole("start_after", start_after, 0, None, "a whole number of tokens, at least 0")
         self.model = model
-        self.min_confidence, self.start_after = min_confidence, start_after
+        self.min_confidence, self.start_after, self._meter = min_confidence, start_after, meter
         limits = [limit for limit in (model.capabilities.context_length, window) if limit is not None]
         self.window = min(limits) if limits else None
         self._caches = DraftCaches(model)
@@ -60,31 +72,43 @@ class ModelDrafter:
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
+        return self.extend(sequences, plans, [()] * len(sequences))
+
+    def extend(
+        self, sequences: Sequence[SequenceView], plans: Sequence[Plan], free: Sequence[Sequence[int]]
+    ) -> list[Draft]:
+        """Whole drafts of `plans[i].shape` tokens that begin with the fixed tokens `free[i]`, which another source gave
+        for nothing. Where the draft model adds none, they are all there is, as a deterministic draft; otherwise a
+        sampled draft has rows with all mass on one token for them."""
         fitting = [
-            self._fitting(sequence, plan.shape, plan.most_unread)
-            for sequence, plan in zip(sequences, plans, strict=True)
+            self._fitting(sequence, max(plan.shape, min(plan.read, 1)), plan.most_unread)
+            if self._can_read(sequence, given) and len(given) < max(plan.shape, min(plan.read, 1))
+            else (0, 0)
+            for sequence, plan, given in zip(sequences, plans, free, strict=True)
         ]
         shapes, starts = [shape for shape, _ in fitting], [start for _, start in fitting]
-        tokens: list[list[int]] = [[] for _ in sequences]
+        tokens: list[list[int]] = [list(given) for given in free]
         rows: list[list[Distribution]] = [[] for _ in sequences]
         most = [None if self.window is None else self.window - shape + 1 for shape in shapes]
-        active = [i for i, shape in enumerate(shapes) if shape > 0]
+        active = [i for i, shape in enumerate(shapes) if shape > len(free[i])]
+        reading = [i for i in active if plans[i].shape == 0]
         active = self._without_twins(sequences, starts, most, active)
         confidences: list[list[float]] = [[] for _ in sequences]
         for i in active:
             self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
-        node = 0
-        while active:
+        pieces = [piece for i in reading for piece in self._piece(sequences[i], plans[i].read)]
+        active = [i for i in active if i not in reading]
+        while active or pieces:
             spans = [self._caches.missing(sequences[i].sequence_id, sequences[i].tokens, tokens[i]) for i in active]
-            out = self.model.forward(spans)
-            self._caches.note_fed(spans)
+            out = self._forward([*spans, *pieces])
+            pieces = []
             for place, i in enumerate(active):
                 sequence = sequences[i]
                 q = sequence.distribution(out, out.index(place, 0), tuple(tokens[i]))
                 try:
                     if self.min_confidence > 0.0 or plans[i].gate is not None:
                         confidences[i].append(q.confidence)
-                    tokens[i].append(sequence.noise.draw(q, node, Purpose.DRAFT))
+                    tokens[i].append(sequence.noise.draw(q, len(tokens[i]), Purpose.DRAFT))
                 except (NumericalError, UserCodeError) as error:
                     # What was drawn is still proposed: dropping it would condition on the drawn tokens (biased).
                     if not isinstance(error, NoLegalTokenError):
@@ -92,18 +116,13 @@ class ModelDrafter:
                     shapes[i] = 0
                     continue
                 rows[i].append(q)
-            node += 1
             active = [
-                i for i in active if node < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
+                i
+                for i in active
+                if len(tokens[i]) < shapes[i] and self._goes_on(tokens[i][-1], confidences[i], plans[i].gate)
             ]
         return [
-            Draft(
-                tuple(tokens[i]),
-                sequence.noise.kind,
-                tuple(rows[i]) if sequence.noise.kind == "sampled" else None,
-                source="model",
-                confidences=tuple(confidences[i][: len(tokens[i])]),
-            )
+            _draft(tokens[i], len(free[i]), sequence.noise.kind, rows[i], confidences[i])
             for i, sequence in enumerate(sequences)
         ]
 
@@ -113,6 +132,23 @@ class ModelDrafter:
     def release(self, sequence_id: int) -> None:
         self._broken.discard(sequence_id)
         self._caches.free(sequence_id)
+
+    def _piece(self, sequence: SequenceView, most: int) -> list[Span]:
+        """The next `most` tokens to be read, whose rows nobody wants, if there are any before the last one."""
+        span = self._caches.missing(sequence.sequence_id, sequence.tokens, ())
+        tokens = span.tokens[: min(most, len(span.tokens) - 1)]
+        return [replace(span, tokens=tokens, num_rows=0)] if tokens else []
+
+    def _forward(self, spans: Sequence[Span]) -> Rows:
+        start = perf_counter()
+        out = self.model.forward(spans)
+        self._caches.note_fed(spans)
+        if self._meter is not None:
+            out.wait()
+            num_tokens = sum(len(span.tokens) for span in spans)
+            looked_at = sum(len(span.tokens) * span.start for span in spans)
+            self._meter(num_tokens, looked_at / num_tokens, 1e3 * (perf_counter() - start))
+        return out
 
     def _goes_on(self, token: int, confidences: Sequence[float], gate: Gate | None) -> bool:
         """Whether to draft after `token`: it can be fed, and the draft model is sure enough."""
@@ -157,10 +193,14 @@ class ModelDrafter:
             return 0, start
         return shape, anew
 
+    def _can_read(self, sequence: SequenceView, tokens: Sequence[int]) -> bool:
+        """Whether the draft model can be fed all of these tokens."""
+        num_inputs = self.model.capabilities.num_inputs
+        return num_inputs >= sequence.vocabulary_size or all(token < num_inputs for token in tokens)
+
     def _can_feed(self, sequence: SequenceView, place: int) -> bool:
         """Whether the draft model can be fed every committed token from `place` on."""
-        num_inputs = self.model.capabilities.num_inputs
-        return num_inputs >= sequence.vocabulary_size or all(token < num_inputs for token in sequence.tokens[place:])
+        return self._can_read(sequence, sequence.tokens[place:])
 
     def _without_twins(
         self, sequences: Sequence[SequenceView], starts: Sequence[int], most: Sequence[int | None], active: list[int]
@@ -187,3 +227,19 @@ class ModelDrafter:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _draft(
+    tokens: Sequence[int],
+    num_free: int,
+    kind: Literal["sampled", "deterministic"],
+    rows: Sequence[Distribution],
+    confidences: Sequence[float],
+) -> Draft:
+    """The draft of `num_free` fixed tokens and of those that were drawn from `rows` behind them."""
+    if kind == "deterministic" or (num_free and not rows):
+        drafted = Draft(tuple(tokens))
+    else:
+        fixed = tuple(Distribution.certain(token, rows[0]) for token in tokens[:num_free])
+        drafted = Draft(tuple(tokens), "sampled", (*fixed, *rows))
+    return replace(drafted, source="model", confidences=tuple(confidences[: len(rows)]), num_free=num_free)

@@ -32,7 +32,7 @@ def commit(sequence: Sequence, draft: Draft, verdict: Verdict, rows: Seq[Distrib
         sequence.sum_logprob += sum(entry.logprob for entry in logprobs[:num_kept])
     finished = Round(
         sequence.sequence_id, num_proposed, num_accepted, num_kept, draft.source,
-        draft.confidences[: num_accepted + (num_accepted < num_proposed)],
+        draft.confidences[: max(num_proposed - draft.num_free, 0)], num_free=draft.num_free,
     )  # fmt: skip
     sequence.statistics.add(finished)
     num_delivered = num_kept - (sequence.stop_token is not None and not sequence.params.include_stop_token)

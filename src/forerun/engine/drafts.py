@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from forerun.topology import is_sound
 from forerun.control.policy import Load, Policy
 from forerun.drafting.base import Drafter
 from forerun.engine.scheduler import Slice
 from forerun.errors import ContractError, UserCodeError
+from forerun.topology import is_sound
 from forerun.types import Draft, Plan
 
 
@@ -28,7 +28,7 @@ def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting:
 
 def make_drafts(parts: Seq[Slice], plans: Seq[Plan], drafter: Drafter) -> list[Draft]:
     """A draft for every part, an empty one where nothing was planned. ContractError for drafts that no plan allows."""
-    drafting = [i for i, plan in enumerate(plans) if plan.shape > 0]
+    drafting = [i for i, plan in enumerate(plans) if plan.shape > 0 or plan.read > 0]
     drafts = [Draft() for _ in parts]
     if not drafting:
         return drafts
@@ -52,13 +52,13 @@ def prefixes(draft: Draft) -> list[tuple[int, ...]]:
 
 
 def _is_sound(plan: Plan) -> bool:
-    return plan.shape >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
+    return plan.shape >= 0 and plan.read >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
 
 
 def _within(plan: Plan, most: int) -> Plan:
     """The plan with at most `most` tokens."""
     if plan.shape <= most:
-        return plan
+        return plan if most or not plan.read else replace(plan, read=0)
     return replace(plan, shape=most, tree=None if plan.tree is None else plan.tree[:most])
 
 

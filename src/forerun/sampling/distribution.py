@@ -10,7 +10,7 @@ from forerun.errors import ContractError, NoLegalTokenError, NumericalError
 from forerun.runtime.base import Rows
 from forerun.sampling.filters import scaled
 from forerun.sampling.kinds import kind_of
-from forerun.sampling.mass import ArrayMass, Mass, dense, support
+from forerun.sampling.mass import ArrayMass, Mass, certain, dense, support
 from forerun.sampling.params import SamplingParams
 from forerun.types import Array
 
@@ -52,6 +52,12 @@ class Distribution:
         new._rows, new._index, new._params, new._adjust, new._adjusted = None, 0, UNCHANGED, None, None
         new._mass, new._probs, new.size = mass, None, size
         return new
+
+    @classmethod
+    def certain(cls, token: int, like: Distribution) -> Distribution:
+        """All mass on one token, in arrays of the kind that another row has."""
+        array = like.mass.pool[1] if like._rows is None else like.raw_logits
+        return cls.of(certain(token, like.size, array), like.size)
 
     def with_params(self, params: SamplingParams) -> Distribution:
         """The same row under other filters (what is adjusted before the temperature stays)."""

@@ -85,6 +85,9 @@ class SamplingParams:
     the highest mean log probability. logprobs: report each token's log probability and those of the N likeliest (0:
     none) alternatives, of the model's own distribution or (logprobs_kind="processed") of the one it was drawn from.
     prompt_logprobs: the same for the prompt's tokens, always of the model's own distribution.
+
+    tenant: on whose behalf it is asked. Where drafts from past outputs were asked for (`SharedTexts`), only those of
+    the same tenant are drafted from, and without a tenant none. It never changes the text.
     """
 
     temperature: float = 1.0
@@ -114,6 +117,7 @@ class SamplingParams:
     logprobs: int | None = None
     logprobs_kind: LogprobsKind = "raw"
     prompt_logprobs: int | None = None
+    tenant: str | None = None
 
     def __post_init__(self) -> None:
         self._check_filters()
@@ -168,6 +172,8 @@ class SamplingParams:
                 "logprobs_kind", f"{shown(self.logprobs_kind)} is not allowed", f"one of {', '.join(kinds)}"
             )
         self._make(int, "n", "best_of", "logprobs", "prompt_logprobs")
+        if self.tenant is not None and not (isinstance(self.tenant, str) and self.tenant):
+            raise ParameterError("tenant", f"a name is needed, not {shown(self.tenant)}", "a text, or None")
 
     def _check_ends(self) -> None:
         whole("min_tokens", self.min_tokens, 0, None, "a whole number of at least 0")

@@ -128,9 +128,10 @@ class Processing:
             return draft
         if draft.kind == "deterministic" or not draft.rows:
             draft = replace(draft, kind="deterministic")
-            return replace(draft, tokens=tuple(tokens), rows=None, confidences=draft.confidences[:num_drafted])
-        like = draft.rows[0].probs
-        forced = tuple(_certain(token, like) for token in tokens[num_drafted:])
+            num_free = min(draft.num_free, num_drafted)
+            confidences = draft.confidences[: num_drafted - num_free]
+            return replace(draft, tokens=tuple(tokens), rows=None, num_free=num_free, confidences=confidences)
+        forced = tuple(Distribution.certain(token, draft.rows[0]) for token in tokens[num_drafted:])
         return replace(draft, tokens=tuple(tokens), rows=(*draft.rows, *forced))
 
     # -- the steps, in order -------------------------------------------------------------------------------------------
@@ -229,10 +230,14 @@ class _Stateful:
         self._called.clear()
 
     def _before(self, source: str, prefix: Prefix) -> list[Processor]:
-        key = (source, prefix[:-1])
-        if key not in self._called and key in self._rows:
-            self._rows[key].argmax  # noqa: B018 - looking at the row before is what calls its processors
-        return self._called[key]
+        """What processed the last row before this one; a draft that goes on behind copied tokens has none for them."""
+        for length in range(len(prefix) - 1, -1, -1):
+            key = (source, prefix[:length])
+            if key not in self._called and key in self._rows:
+                self._rows[key].argmax  # noqa: B018 - looking at the row before is what calls its processors
+            if key in self._called:
+                return self._called[key]
+        return self._committed
 
 
 def _ids(tokens: Iterable[int]) -> np.ndarray:
@@ -246,10 +251,3 @@ def _by_context(words: Sequence[str | tuple[int, ...]]) -> dict[int, dict[Prefix
         if isinstance(word, tuple):
             found.setdefault(len(word) - 1, {}).setdefault(word[:-1], []).append(word[-1])
     return {length: {context: _ids(lasts) for context, lasts in contexts.items()} for length, contexts in found.items()}
-
-
-def _certain(token: int, like: Array) -> Distribution:
-    """All mass on one token, in an array like another row's probabilities."""
-    probs = namespace(like).zeros_like(like)
-    probs[token] = 1.0
-    return Distribution.explicit(probs)

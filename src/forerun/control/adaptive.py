@@ -1,0 +1,333 @@
+"""The adaptive policy: as many tokens per second as measured costs and observed acceptance promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from forerun.checks import whole
+from forerun.control.acceptance import Acceptance, Key
+from forerun.control.choice import Choice, Option, Prices, choose
+from forerun.control.cost import HostCost, PassCost, PassTable
+from forerun.control.exploring import Credit
+from forerun.control.policy import Load
+from forerun.drafting.base import SequenceView
+from forerun.types import Gate, Plan, Prospect, Round, Step
+
+MAX_MODEL_LENGTH = 32
+"""Longest draft of a draft model; the policy rarely comes near it."""
+PIECE_OF_ROUND = 3.0
+"""A text is read by the draft model in pieces that take at most so many plain rounds, so that no stream stalls."""
+PROBE_WINDOW = 64
+"""Tokens of the text that a draft model reads for a probe."""
+FEW_UNREAD = 32
+"""Unread tokens that are read by the way, in the first pass of a draft."""
+USUAL_STAY = 16.0
+"""Rounds for which a source that was left and is taken up again is expected to stay, at least."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the policy remembers of one sequence."""
+
+    num_output: int = 0
+    last_seen: int = 0
+    used: set[str] = field(default_factory=set)  # sources that were drafted from
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A plan that was made, until its round is over."""
+
+    key: Key
+    prospect: Prospect
+    plan: Plan
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the policy expected of a pass: milliseconds and tokens, and milliseconds and tokens without any draft.
+    `purpose` is "best", or "probe" where something was tried to learn of it."""
+
+    milliseconds: float
+    num_tokens: float
+    plain_ms: float
+    plain_tokens: int
+    purpose: str = "best"
+
+
+class AdaptiveLength:
+    """Chooses source and length for every sequence and round: the most tokens per second, k = 0 included.
+
+    `target` and `draft` hold what passes cost, kept up to date by every step (the draft's by its drafter's meter).
+    `max_length` is the longest draft, `max_rows` how many draft tokens a pass may verify for all sequences together
+    (their rows are as wide as the vocabulary).
+
+    What is not chosen is tried again now and then: `probe_share` of the time may be spent on rounds that are expected
+    to lose (docs/control.md), so where speculation is hopeless it costs no more than that.
+    """
+
+    def __init__(
+        self,
+        target: PassCost,
+        draft: PassCost | None = None,
+        *,
+        max_length: int = 32,
+        max_rows: int = 256,
+        probe_share: float = 0.006,
+    ) -> None:
+        whole("max_length", max_length, 1, None, "a whole number of at least 1")
+        whole("max_rows", max_rows, 1, None, "a whole number of at least 1")
+        self.target, self.draft, self.host = target, draft, HostCost()
+        self.acceptance = Acceptance()
+        self.max_length, self.max_rows = max_length, max_rows
+        self.prediction: Prediction | None = None
+        self._credit = Credit(probe_share)
+        self._known: dict[int, _Known] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._num_rounds = 0
+        self._usual_length = 200.0  # of an answer, in tokens
+        self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
+
+    def __repr__(self) -> str:
+        return f"AdaptiveLength(max_length={self.max_length}, max_rows={self.max_rows})"
+
+    def meter(self, num_tokens: int, num_cached: float, milliseconds: float) -> None:
+        """Told of every pass of the draft model by its drafter."""
+        self._drafts_ms += milliseconds
+        if self.draft is not None:
+            self.draft.note(num_tokens, num_cached, milliseconds)
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def plan(
+        self, sequences: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], load: Load
+    ) -> list[Plan]:
+        self._num_rounds += 1
+        self._pending.clear()
+        decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
+        prices = self._prices(sequences)
+        plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
+        offered = [prospects[i] for i in decoding]
+        keys = [_kind(sequences[i]) for i in decoding]
+        options = [
+            [self._option(sequences[i], kind, prospect, prices, plain_ms / max(len(decoding), 1)) for prospect in found]
+            for i, kind, found in zip(decoding, keys, offered, strict=True)
+        ]
+        best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
+        self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
+        plans = [Plan() for _ in sequences]
+        for place, i in enumerate(decoding):
+            self._remember(sequences[i], plain_ms)
+            taken = best.taken[place]
+            if taken is not None:
+                prospect, length = offered[place][taken[0]], taken[1]
+                plans[i] = self._made(sequences[i], keys[place], prospect, length, best, prices, load, plain_ms)
+        for place, i in enumerate(decoding):
+            self._pass_by(sequences[i], keys[place], offered[place], plans[i])
+        self._explore([(i, sequences[i], keys[p], offered[p]) for p, i in enumerate(decoding)], plans, best, prices)
+        self._forget_ended()
+        return plans
+
+    def update(self, rounds: Sequence[Round], step: Step) -> None:
+        looked_at = step.num_cached / max(step.num_sequences, 1)
+        self.target.note(step.num_tokens, looked_at, 1e3 * step.target_s)
+        num_drafted = sum(len(done.confidences) for done in rounds)
+        self.host.note(step, self._drafts_ms, num_drafted)
+        self._drafts_ms = 0.0
+        self._credit.earn(1e3 * (step.target_s + step.draft_s + step.verify_s + step.host_s))
+        for done in rounds:
+            pending = self._pending.get(done.sequence_id)
+            if pending is not None and pending.plan.shape > 0:
+                if done.num_accepted:
+                    self._credit.note_success((done.sequence_id, *pending.key))
+                ended_early = done.num_emitted <= done.num_accepted  # cut by a stop or a limit
+                self.acceptance.observe(
+                    pending.key, pending.prospect, min(pending.plan.shape, pending.limit), not ended_early, done
+                )
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _prices(self, sequences: Sequence[SequenceView]) -> Prices:
+        cached = sum(len(sequence.tokens) for sequence in sequences) / max(len(sequences), 1)
+        host = self.host
+        return Prices(
+            self.target.table(cached),
+            PassTable(self.draft, cached),
+            host.per_step_ms,
+            host.per_row_ms,
+            host.per_draft_token_ms,
+        )
+
+    def _option(self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, plain_ms: float) -> Option:
+        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
+        forecast = self.acceptance.forecast(sequence.sequence_id, (prospect.source, kind), prospect, most)
+        charge_ms = 0.0
+        if prospect.num_unread and prospect.longest > prospect.num_free:
+            by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
+            charge_ms = by_the_way - prices.draft_ms(1.0)  # a draft that was accepted to its end leaves one unread
+            if prospect.num_unread > 1:
+                # Read once, and of use to all rounds to come: to the end, or until the source is left again.
+                known = self._known.get(sequence.sequence_id)
+                stay = self._expected_tokens(sequence) / (1.0 + sum(forecast.value))
+                if known is not None and prospect.source in known.used:
+                    stay = min(stay, USUAL_STAY)
+                charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
+        return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
+
+    def _expected_tokens(self, sequence: SequenceView) -> float:
+        """How much is still to be written: as much as answers usually have, or as much again, and what there is room
+        for at most."""
+        num_output = len(sequence.tokens) - sequence.prompt_length
+        usual = max(self._usual_length - num_output, float(num_output), 16.0)
+        most = sequence.params.max_tokens
+        return usual if most is None else min(usual, max(most - num_output, 1))
+
+    def _made(
+        self,
+        sequence: SequenceView,
+        kind: str,
+        prospect: Prospect,
+        length: int,
+        best: Choice,
+        prices: Prices,
+        load: Load,
+        plain_ms: float,
+    ) -> Plan:
+        """The plan for a choice: the reading that it needs first, or a draft that a gate may end."""
+        if prospect.num_unread > FEW_UNREAD and length > prospect.num_free:
+            piece = self._piece(prices, plain_ms)
+            if prospect.num_unread > piece:
+                return Plan(source=prospect.source, read=piece)
+        key = (prospect.source, kind)
+        gate: Gate | None = None
+        if length > prospect.num_free:
+            gate = _always  # which makes the drafter say how sure it is
+            if self.acceptance.is_calibrated(key):
+                least = self._thresholds(sequence, key, prospect, best, prices, load)
+                while length < len(least) and least[length - 1] < 0.9:
+                    length += 1  # for the case that the draft model is surer than usual
+                gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
+        self._known[sequence.sequence_id].used.add(prospect.source)
+        plan = Plan(length, prospect.source, gate=gate)
+        self._pending[sequence.sequence_id] = _Pending(key, prospect, plan, prospect.longest)
+        return plan
+
+    def _piece(self, prices: Prices, plain_ms: float) -> int:
+        """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
+        piece = 16
+        while piece < 4096 and prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * plain_ms:
+            piece *= 2
+        return piece
+
+    def _thresholds(
+        self,
+        sequence: SequenceView,
+        key: Key,
+        prospect: Prospect,
+        best: Choice,
+        prices: Prices,
+        load: Load,
+    ) -> list[float]:
+        """[i]: the probability that tokens 0..i are all accepted from which on token i + 1 is worth its time. Time is
+        worth the tokens that the round at hand makes of it; token i + 1 costs a row and a pass of the draft model, and
+        adds a token if it is accepted too."""
+        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
+        expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, most)
+        num_drafting = max(sum(taken is not None for taken in best.taken), 1)
+        pass_ms = prices.draft_ms(float(num_drafting)) / num_drafting + prices.token_ms
+        base = load.num_tokens + sum(taken[1] for taken in best.taken if taken) * (num_drafting > 1)
+        least = []
+        for i in range(len(expected.value) - 1):
+            rows = base + (i + 1) * (num_drafting == 1)
+            cost_ms = prices.target_ms(rows + 1) - prices.target_ms(rows) + prices.row_ms + pass_ms
+            before, value = expected.value[i], expected.value[i + 1]
+            accepted = value / before if before > 0.0 else 0.0
+            least.append(best.rate * cost_ms / max(accepted, 1e-9))
+        return least
+
+    def _explore(
+        self,
+        decoding: Sequence[tuple[int, SequenceView, str, Sequence[Prospect]]],
+        plans: list[Plan],
+        best: Choice,
+        prices: Prices,
+    ) -> None:
+        """Try what was not chosen and has not been tried for long, if its expected loss is within what may be lost."""
+        if self._explore_plain(plans, best):
+            return
+        for i, sequence, kind, found in decoding:
+            for prospect in found:
+                key = (sequence.sequence_id, prospect.source, kind)
+                if plans[i].source == prospect.source:
+                    self._credit.note_used(key, self._num_rounds)
+                    continue
+                length = 1 if prospect.num_free == 0 else min(prospect.num_free, 2)
+                cost_ms = length * prices.row_ms + prices.target_ms(1.0 + length) - prices.target_ms(1.0)
+                if prospect.num_free == 0:
+                    num_read = 1.0 + min(prospect.num_unread, PROBE_WINDOW)
+                    cost_ms += prices.draft_ms(num_read) + prices.token_ms
+                if plans[i].shape or plans[i].read:
+                    # A round that was to make more tokens of its time makes fewer.
+                    cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
+                if self._credit.spend(key, cost_ms, self._num_rounds):
+                    plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
+                    self._pending[sequence.sequence_id] = _Pending(
+                        (prospect.source, kind), prospect, plans[i], prospect.longest
+                    )
+                    if self.prediction is not None:
+                        self.prediction = replace(self.prediction, purpose="probe")
+                    return
+
+    def _explore_plain(self, plans: list[Plan], best: Choice) -> bool:
+        """A round without any draft, where there has been none for long: what plain decoding costs now is half of every
+        decision."""
+        if self.prediction is None or not any(plan.shape for plan in plans):
+            self._credit.note_used(_PLAIN, self._num_rounds)
+            return False
+        cost_ms = self.prediction.plain_ms - self.prediction.plain_tokens / best.rate
+        if not self._credit.spend(_PLAIN, cost_ms, self._num_rounds):
+            return False
+        plans[:] = [Plan() for _ in plans]
+        self._pending.clear()
+        self.prediction = replace(self.prediction, purpose="probe")
+        return True
+
+    def _remember(self, sequence: SequenceView, plain_ms: float) -> None:
+        known = self._known.get(sequence.sequence_id)
+        if known is None:
+            known = self._known[sequence.sequence_id] = _Known()
+            self._credit.allow(self._expected_tokens(sequence) * plain_ms)
+        known.num_output = len(sequence.tokens) - sequence.prompt_length
+        known.last_seen = self._num_rounds
+
+    def _pass_by(self, sequence: SequenceView, kind: str, found: Sequence[Prospect], plan: Plan) -> None:
+        for prospect in found:
+            if prospect.source != plan.source:
+                self.acceptance.pass_by(sequence.sequence_id, (prospect.source, kind))
+
+    def _forget_ended(self) -> None:
+        """Drop sequences that have not been seen for a while, and learn from them how long answers are."""
+        if self._num_rounds % 64:
+            return
+        for sequence_id, known in list(self._known.items()):
+            if self._num_rounds - known.last_seen > 64:
+                self._usual_length += 0.1 * (known.num_output - self._usual_length)
+                self.acceptance.forget(sequence_id)
+                self._credit.forget(sequence_id)
+                del self._known[sequence_id]
+
+
+_PLAIN = "plain"
+
+
+def _always(confidences: Sequence[float]) -> bool:
+    return True
+
+
+def _kind(sequence: SequenceView) -> str:
+    """Requests whose drafts are accepted by different rules."""
+    if sequence.params.is_greedy:
+        return "greedy"
+    return "sampled" if sequence.noise.kind == "sampled" else "seeded"

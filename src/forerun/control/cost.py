@@ -1,0 +1,153 @@
+"""What a round costs: measured curves, kept true while the machine changes its speed.
+
+A curve is measured once; a machine then runs other programs, changes its clock and its memory's speed within seconds,
+and holds texts longer than those that were measured. So every pass that is made is compared with what was predicted for
+it, and the prediction follows: one factor for the whole curve, quickly, and one for passes of about so many rows,
+slowly. Of the last three passes the middle one counts, so that a single slow pass changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+
+from forerun.types import CostCurve, Step
+
+SPEED_RATE = 0.25
+"""Share of a deviation that the curve's common factor takes over from one pass."""
+BEND_RATE = 0.08
+"""The same, for passes of about as many rows."""
+LARGEST_STEP = 0.5
+"""Deviations count for at most this (natural logarithm: a factor of 1.6), so that a stall is no new speed."""
+CONTEXT_RATE = 0.02
+HOST_RATE = 0.1
+
+
+class PassCost:
+    """Milliseconds of one pass of one model on one device.
+
+    `curve` is t(rows) as it was measured at `curve.context` cached tokens. `per_cached_ms` is what one row costs more
+    for each cached token of its sequence that it looks at, if it is known beforehand; it is learnt from then on.
+    """
+
+    def __init__(self, curve: CostCurve, per_cached_ms: float = 0.0) -> None:
+        self.curve = curve
+        self._per_cached_ms = per_cached_ms
+        self._measured: dict[int, float] = {}
+        self._speed = 0.0  # natural logarithm of the common factor
+        self._bends: dict[int, float] = {}  # by bucket of rows, the same
+        self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
+        self._mean_looked_at: float | None = None
+        self.num_noted = 0
+
+    def at(self, num_rows: int, num_cached: float = 0.0) -> float:
+        """Milliseconds of a pass of `num_rows` rows (at least 1), each of which looks at `num_cached` tokens."""
+        corrected = math.exp(self._speed + self._bends.get(_bucket(num_rows), 0.0))
+        return self._uncorrected(num_rows, num_cached) * corrected
+
+    def table(self, num_cached: float = 0.0) -> PassTable:
+        """What passes cost now, for a decision that asks for many."""
+        return PassTable(self, num_cached)
+
+    def note(self, num_rows: int, num_cached: float, milliseconds: float) -> None:
+        """A pass took so long; `num_cached` tokens were looked at by each row, on average."""
+        if num_rows < 1 or not (0.0 < milliseconds < math.inf):
+            return
+        self.num_noted += 1
+        bucket = _bucket(num_rows)
+        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached))
+        self._recent.append(deviation - self._bends.get(bucket, 0.0))
+        left = _clipped(statistics.median_low(self._recent) - self._speed)
+        if self.num_noted == 1:
+            self._speed = left  # the curve may have been measured on another day
+            return
+        self._speed += SPEED_RATE * left
+        self._bends[bucket] = 0.998 * self._bends.get(bucket, 0.0) + BEND_RATE * left
+        self._learn_context(num_rows * num_cached, left, milliseconds)
+
+    @property
+    def factor(self) -> float:
+        """By how much passes are slower now than when the curve was measured."""
+        return math.exp(self._speed)
+
+    def _uncorrected(self, num_rows: int, num_cached: float) -> float:
+        base = self._measured.get(num_rows)
+        if base is None:
+            base = self._measured[num_rows] = self.curve.at(num_rows)
+        more = num_rows * (num_cached - self.curve.context) * self._per_cached_ms
+        return max(base + more, 0.5 * base)
+
+    def _learn_context(self, looked_at: float, deviation: float, milliseconds: float) -> None:
+        """What is left over and goes with the tokens that were looked at is their cost: one step of least squares on
+        how far they are from their mean, so that a machine that slows down is not taken for a text that grows."""
+        if self._mean_looked_at is None:
+            self._mean_looked_at = looked_at
+        self._mean_looked_at += 0.05 * (looked_at - self._mean_looked_at)
+        away = looked_at - self._mean_looked_at
+        spread = looked_at * looked_at + self._mean_looked_at * self._mean_looked_at
+        if spread > 0.0:
+            change = CONTEXT_RATE * deviation * milliseconds * away / spread
+            self._per_cached_ms = max(self._per_cached_ms + change, 0.0)
+
+
+class PassTable:
+    """A pass's milliseconds by rows, at one moment. Rows may be expected numbers: between whole ones it is a straight
+    line, and part of one row is part of a pass, one that happens with this probability."""
+
+    def __init__(self, cost: PassCost | None, num_cached: float) -> None:
+        self._cost, self._num_cached = cost, num_cached
+        self._known: dict[int, float] = {0: 0.0}
+
+    def __call__(self, num_rows: float) -> float:
+        low = int(num_rows)
+        found = self._known.get(low)
+        if found is None:
+            found = self._known[low] = self._of(low)
+        share = num_rows - low
+        if share == 0.0:
+            return found
+        high = self._known.get(low + 1)
+        if high is None:
+            high = self._known[low + 1] = self._of(low + 1)
+        return found + share * (high - found)
+
+    def _of(self, num_rows: int) -> float:
+        return 0.0 if self._cost is None else self._cost.at(num_rows, self._num_cached)
+
+
+class HostCost:
+    """Milliseconds that the host adds: to every round, for every row it verifies, for every token that is drafted."""
+
+    def __init__(self) -> None:
+        self.per_step_ms = self.per_row_ms = self.per_draft_token_ms = 0.0
+        self._is_known = False
+
+    def note(self, step: Step, draft_passes_ms: float, num_drafted: int) -> None:
+        """A step of the engine; `draft_passes_ms` of its drafting were passes of the draft model."""
+        rate = HOST_RATE if self._is_known else 1.0
+        self._is_known = True
+        found = _clamped(1e3 * step.host_s, self.per_step_ms, rate)
+        self.per_step_ms += rate * (found - self.per_step_ms)
+        if step.num_rows:
+            found = _clamped(1e3 * step.verify_s / step.num_rows, self.per_row_ms, rate)
+            self.per_row_ms += rate * (found - self.per_row_ms)
+        if num_drafted:
+            found = max(1e3 * step.draft_s - draft_passes_ms, 0.0) / num_drafted
+            rate = HOST_RATE if self.per_draft_token_ms else 1.0
+            found = _clamped(found, self.per_draft_token_ms, rate)
+            self.per_draft_token_ms += rate * (found - self.per_draft_token_ms)
+
+
+def _clamped(found: float, known: float, rate: float) -> float:
+    """At most four times what is known, so that one slow round counts little."""
+    return found if rate == 1.0 or known == 0.0 else min(found, 4.0 * known)
+
+
+def _clipped(deviation: float) -> float:
+    return max(-LARGEST_STEP, min(LARGEST_STEP, deviation))
+
+
+def _bucket(num_rows: int) -> int:
+    """Row counts that share a correction: single ones up to 16, then four to each doubling."""
+    return num_rows if num_rows <= 16 else round(4 * math.log2(num_rows))

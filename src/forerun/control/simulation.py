@@ -1,0 +1,215 @@
+"""The real policy in a world made of numbers: fast, the same every time, and with the truth known.
+
+Costs and acceptances are functions, so the best that any fixed length could do is computed instead of measured. Nothing
+is decoded and no clock is read: a run of a thousand rounds takes well under a second.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from forerun.control.policy import Load, Policy
+from forerun.sampling import SamplingParams
+from forerun.types import Plan, Prospect, Round, Step
+
+Acceptances = Callable[[int, int, int], float]
+"""(round, sequence, depth from 0) -> probability that a draft token is accepted, given that it is examined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of drafts in a world. With `uses_model` every token costs a pass of the draft model. `informed` in
+    [0, 1): how far the draft model knows which of its tokens will be accepted; 0 gives no confidences at all."""
+
+    name: str
+    acceptance: Acceptances
+    uses_model: bool = True
+    longest: int = 64
+    informed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Milliseconds of passes by rows, at `speed(round)` times the measured speed; `noise` is the standard deviation of
+    their logarithm, and one pass in `stall_every` takes ten times as long. `host_ms` is added to every round."""
+
+    target_ms: Callable[[float], float]
+    draft_ms: Callable[[float], float]
+    sources: Sequence[Source]
+    num_sequences: int = 1
+    host_ms: float = 0.0
+    speed: Callable[[int], float] = lambda number: 1.0
+    noise: float = 0.0
+    stall_every: int = 0
+    num_prompt: int = 32
+
+
+@dataclass
+class Simulated:
+    """What came of it, round by round: tokens, milliseconds, and the draft tokens of all sequences."""
+
+    tokens: list[int] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    num_drafted: list[int] = field(default_factory=list)
+
+    def rate(self, start: int = 0, end: int | None = None) -> float:
+        """Tokens per millisecond of rounds `start` .. `end`."""
+        return sum(self.tokens[start:end]) / sum(self.milliseconds[start:end])
+
+
+@dataclass
+class _Noise:
+    kind: Literal["sampled", "deterministic"] = "sampled"
+
+
+@dataclass
+class _Sequence:
+    """A sequence as policies see it."""
+
+    sequence_id: int
+    prompt_length: int
+    num_tokens: int
+    params: SamplingParams
+    vocabulary_size: int = 1000
+    num_missing: int = 1
+    num_read: int = 0  # by the draft model
+    noise: _Noise = field(default_factory=_Noise)
+
+    @property
+    def tokens(self) -> range:
+        return range(self.num_tokens)
+
+
+def simulate(policy: Policy, world: World, num_rounds: int, seed: int = 0) -> Simulated:
+    """Run `num_rounds` rounds of the policy in the world; the same for the same arguments.
+
+    A policy that is to be told of the draft model's passes has a method `meter`, as `AdaptiveLength` does.
+    """
+    chance = random.Random(seed)
+    params = SamplingParams(max_tokens=10**9)
+    sequences = [_Sequence(i, world.num_prompt, world.num_prompt + 1, params) for i in range(world.num_sequences)]
+    out = Simulated()
+    for number in range(num_rounds):
+        prospects = [_prospects(world, sequence) for sequence in sequences]
+        plans = policy.plan(sequences, prospects, Load(len(sequences), 0, len(sequences)))  # type: ignore[arg-type]
+        rounds, drafts_ms, num_drafted = _draft_and_verify(policy, world, sequences, plans, number, chance)
+        num_rows = len(sequences) + num_drafted
+        target_ms = _taken(world, world.target_ms(num_rows), number, chance)
+        num_cached = sum(sequence.num_tokens for sequence in sequences)
+        step = Step(
+            len(sequences), num_rows, num_rows, num_cached, drafts_ms / 1e3, target_ms / 1e3, 0.0, world.host_ms / 1e3
+        )
+        for sequence, done in zip(sequences, rounds, strict=True):
+            sequence.num_tokens += done.num_emitted
+        policy.update(rounds, step)
+        out.tokens.append(sum(done.num_emitted for done in rounds))
+        out.milliseconds.append(drafts_ms + target_ms + world.host_ms)
+        out.num_drafted.append(num_drafted)
+    return out
+
+
+def best_rate(world: World, number: int, lengths: Sequence[int] = range(33)) -> tuple[float, int, str]:
+    """(tokens per millisecond, k, source) of the best fixed choice for all sequences in a round, from the truth."""
+    best = (0.0, 0, "")
+    for source in world.sources:
+        for k in lengths:
+            if k > source.longest:
+                continue
+            rate = fixed_rate(world, source, k, number)
+            if rate > best[0]:
+                best = (rate, k, source.name if k else "")
+    return best
+
+
+def fixed_rate(world: World, source: Source, k: int, number: int) -> float:
+    """Expected tokens per millisecond where every sequence drafts k tokens from `source`."""
+    count = world.num_sequences
+    tokens = 0.0
+    for sequence in range(count):
+        reached = 1.0
+        for depth in range(k):
+            reached *= source.acceptance(number, sequence, depth)
+            tokens += reached
+    drafts_ms = k * world.draft_ms(count) if source.uses_model else 0.0
+    total_ms = (world.target_ms(count * (k + 1)) + drafts_ms) * world.speed(number) + world.host_ms
+    return (count + tokens) / total_ms
+
+
+def _prospects(world: World, sequence: _Sequence) -> list[Prospect]:
+    found = []
+    for source in world.sources:
+        if source.uses_model:
+            num_unread = sequence.num_tokens - 1 - sequence.num_read
+            found.append(Prospect(source.name, source.longest, num_unread=max(num_unread, 0)))
+        else:
+            found.append(Prospect(source.name, source.longest, num_free=source.longest))
+    return found
+
+
+def _draft_and_verify(
+    policy: Policy,
+    world: World,
+    sequences: Sequence[_Sequence],
+    plans: Sequence[Plan],
+    number: int,
+    chance: random.Random,
+) -> tuple[list[Round], float, int]:
+    """(the rounds, milliseconds of drafting, draft tokens)."""
+    by_name = {source.name: source for source in world.sources}
+    fates: list[list[tuple[bool, float]]] = []  # of each draft: (accepted if examined, confidence) by depth
+    passes: dict[int, int] = {}  # tokens that the draft model is fed in its pass number i
+    for place, (sequence, plan) in enumerate(zip(sequences, plans, strict=True)):
+        source = by_name.get(plan.source or "")
+        fate: list[tuple[bool, float]] = []
+        if source is not None and source.uses_model and (plan.read or plan.shape):
+            num_unread = sequence.num_tokens - 1 - sequence.num_read
+            num_fed = min(plan.read or num_unread, num_unread, plan.most_unread or num_unread)
+            passes[0] = passes.get(0, 0) + num_fed
+            sequence.num_read = sequence.num_read + num_fed if plan.read else sequence.num_tokens
+        while source is not None and len(fate) < min(plan.shape, source.longest):
+            if source.uses_model:
+                passes[len(fate)] = passes.get(len(fate), 0) + 1
+            fate.append(_drawn(source, number, place, len(fate), chance))
+            if source.informed and plan.gate is not None and not plan.gate([sure for _, sure in fate]):
+                break
+        fates.append(fate)
+    drafts_ms = 0.0
+    for _, num_fed in sorted(passes.items()):
+        pass_ms = _taken(world, world.draft_ms(num_fed), number, chance)
+        drafts_ms += pass_ms
+        meter = getattr(policy, "meter", None)
+        if meter is not None:
+            meter(num_fed, float(sequences[0].num_tokens), pass_ms)
+    rounds = []
+    for sequence, plan, fate in zip(sequences, plans, fates, strict=True):
+        accepted = next((depth for depth, (holds, _) in enumerate(fate) if not holds), len(fate))
+        source = by_name.get(plan.source or "")
+        sure = tuple(found for _, found in fate) if source is not None and source.informed else ()
+        rounds.append(Round(sequence.sequence_id, len(fate), accepted, accepted + 1, plan.source or "", sure))
+        if source is not None and source.uses_model and plan.shape:
+            sequence.num_read += min(accepted, max(len(fate) - 1, 0))  # the last draft token was never fed
+    return rounds, drafts_ms, sum(len(fate) for fate in fates)
+
+
+def _drawn(source: Source, number: int, sequence: int, depth: int, chance: random.Random) -> tuple[bool, float]:
+    """Whether a token will be accepted, and how sure the draft model is of it. Its own probability varies around the
+    acceptance, the more the better informed it is (a beta distribution with that mean)."""
+    mean = source.acceptance(number, sequence, depth)
+    if source.informed == 0.0 or not 0.0 < mean < 1.0:
+        return chance.random() < mean, mean
+    weight = 1.0 / source.informed - 1.0
+    own = chance.betavariate(mean * weight, (1.0 - mean) * weight)
+    return chance.random() < own, own
+
+
+def _taken(world: World, milliseconds: float, number: int, chance: random.Random) -> float:
+    found = milliseconds * world.speed(number)
+    if world.noise:
+        found *= math.exp(chance.gauss(0.0, world.noise))
+    if world.stall_every and chance.randrange(world.stall_every) == 0:
+        found *= 10.0
+    return found
