@@ -44,16 +44,16 @@ def test_the_document_is_that_of_the_grammar(invoke: Invoke) -> None:
     assert list(found["target_cost_ms"]) == ["1", "2", "3", "4", "16"]
     assert list(found["draft_cost_ms"]) == ["toy-draft"]
     assert all(milliseconds > 0 for milliseconds in found["target_cost_ms"].values())
-    assert list(found["acceptance_by_depth"]) == ["toy-draft", "lookup"]
+    assert list(found["acceptance_by_depth"]) == ["toy-draft", "lookup", "suffix"]
     for part in ("predicted", "measured"):
-        assert list(found[part]) == ["toy-draft", "lookup"]
+        assert list(found[part]) == ["toy-draft", "lookup", "suffix"]
         assert all(list(by_k) == ["0", "1", "2"] for by_k in found[part].values())
     assert found["vocabulary"] == {"toy-draft": "same"}
     assert found["context"] == {"toy": 20, "toy-draft": 20}
     assert found["runtime"] == {"toy": "native", "toy-draft": "native"}
     assert found["prompts"]["count"] == 2
     assert found["memory"] is None, "no file describes a toy"
-    assert found["best"]["drafter"] in ("toy-draft", "lookup", "none")
+    assert found["best"]["drafter"] in ("toy-draft", "lookup", "suffix", "none")
     assert list(found["by_batch"]["lookup"]) == [str(2**n) for n in range(7)]
     assert list(found["by_context"]["lookup"]) == [str(512 << n) for n in range(7)]
     assert found["by_batch"]["lookup"]["64"]["is_extrapolated"]
@@ -63,7 +63,7 @@ def test_predictions_follow_from_what_is_printed_beside_them(invoke: Invoke) -> 
     """The arithmetic identity: passes, host and rounds give the round, the round and its tokens the speed."""
     found = document(invoke, "toy", "toy-draft", *SMALL)
     target = found["target_cost_ms"]
-    for name in ("toy-draft", "lookup"):
+    for name in ("toy-draft", "lookup", "suffix"):
         host = found["host_ms"][name]
         plain = target["1"] + host["plain"]
         for k, one in found["predicted"][name].items():
@@ -88,7 +88,7 @@ def test_a_target_that_drafts_for_itself_is_always_right(invoke: Invoke) -> None
 
 def test_without_a_draft_and_at_k_0_alone(invoke: Invoke) -> None:
     found = document(invoke, "toy", "--max-tokens", "4", "--num-prompts", "1", "--k", "0")
-    assert (found["draft_cost_ms"], found["vocabulary"], list(found["predicted"])) == ({}, {}, ["lookup"])
+    assert (found["draft_cost_ms"], found["vocabulary"], list(found["predicted"])) == ({}, {}, ["lookup", "suffix"])
     assert (found["best"]["drafter"], found["best"]["k"]) == ("none", 0)
 
 
@@ -157,7 +157,7 @@ def test_a_draft_of_another_vocabulary_is_named_and_left_out(invoke: Invoke, mon
     found = document(invoke, "toy", "toy-raw", "toy-draft", *SMALL)
     assert found["vocabulary"]["toy-draft"] == "same"
     assert found["vocabulary"]["toy-raw"].startswith(fact)
-    assert list(found["predicted"]) == ["toy-draft", "lookup"]
+    assert list(found["predicted"]) == ["toy-draft", "lookup", "suffix"]
 
     def never(path: Path, **settings: Any) -> None:
         raise AssertionError("a model was loaded")
@@ -166,6 +166,25 @@ def test_a_draft_of_another_vocabulary_is_named_and_left_out(invoke: Invoke, mon
     result = invoke("plan", "toy", "toy-raw")
     assert (result.exit_code, result.stdout) == (3, "")
     assert fact in result.stderr
+
+
+def test_a_simulation(invoke: Invoke) -> None:
+    """The same run for the same arguments; the policy is near the best, and the text says so in words."""
+    args = ("--simulate", "--acceptance", "0.8", "--rounds", "120")
+    found = document(invoke, *args)
+    assert found == document(invoke, *args)
+    assert found["simulation"]["acceptance"] == [0.8]
+    assert found["steady"]["rounds"] == [30, 120]
+    assert found["steady"]["over_plain"] > 1.5
+    assert 0.7 < found["steady"]["of_best"] < 1.3
+    assert [part["rounds"][0] for part in found["by_rounds"]] == [15 * n for n in range(8)]
+    hopeless = document(invoke, "--simulate", "--acceptance", "0", "--rounds", "120")
+    assert hopeless["steady"]["best_k"] == 0
+    assert hopeless["steady"]["best_over_plain"] == pytest.approx(1.0)
+    assert hopeless["steady"]["over_plain"] <= 1.0
+    text = invoke("plan", *args).stdout
+    assert "of the best" in text
+    assert "_" not in text
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
@@ -250,7 +269,16 @@ def test_a_workload_that_is_not_installed_is_left_out(invoke: Invoke, monkeypatc
         (("toy", "toy-draft", "--draft-runtime", "gpu"), 2, "--draft-runtime: 'gpu' is not allowed"),
         (("toy", "toy-draft", "--draft-vocabulary", "0"), 2, "--draft-vocabulary: 0 is not allowed"),
         (("toy", "toy-foreign", "--draft-requantise"), 2, "--draft-requantise: needs the native runtime"),
-        ((), 2, "TARGET"),
+        ((), 2, "there is no TARGET"),
+        (("toy", "--rounds", "5"), 2, "--rounds: is for simulations"),
+        (("toy", "--simulate"), 2, "--simulate: takes no models"),
+        (("--simulate", "--for", "a100"), 2, "--for: is no part of a simulation"),
+        (("--simulate", "--k", "3"), 2, "--k: is no part of a simulation"),
+        (("--simulate", "--prompt", "x"), 2, "--prompt: is for measuring"),
+        (("--simulate", "--drift", "nan"), 2, "--drift: nan is not allowed"),
+        (("--simulate", "--cost-slope", "-1"), 2, "--cost-slope: -1.0 is not allowed"),
+        (("--simulate", "--rounds", "0"), 2, "--rounds: 0 is not allowed"),
+        (("--simulate", "--acceptance", "2"), 2, "--acceptance: 2.0 is not allowed"),
     ],
 )
 def test_what_is_refused(

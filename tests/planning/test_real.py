@@ -34,7 +34,7 @@ def test_a_plan_of_real_weights(models: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["plan", *args])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
-    names = [*models[1:], "lookup"]
+    names = [*models[1:], "lookup", "suffix"]
     assert list(found["predicted"]) == names
     target = found["target_cost_ms"]
     for name in names:

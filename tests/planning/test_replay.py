@@ -29,7 +29,13 @@ def played(outcomes: list[bool], k: int) -> list[Round]:
 
 
 def test_places() -> None:
-    assert places(rounds_of((3, 1), (3, 3), (0, 0), (3, 0))) == [HIT, MISS, HIT, HIT, HIT, UNKNOWN, NONE, MISS]
+    found = places(rounds_of((3, 1), (2, 2), (0, 0), (3, 0)))
+    assert found == [(HIT, 3), (MISS, 3), (HIT, 2), (HIT, 2), (UNKNOWN, 2), (NONE, 0), (MISS, 3)]
+
+
+def test_a_drafter_that_had_fewer_tokens_has_no_more_in_a_replay() -> None:
+    found = replay([rounds_of((2, 1), (5, 3))], 4)
+    assert found.shares == {(2, 1): 0.5, (4, 3): 0.5}
 
 
 def test_shorter_rounds_by_hand() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forerun.cli.flags import Group, flag
-from forerun.cli.plan_options import OUTPUT, RUNS, Here, Sheet
+from forerun.cli.plan_options import OUTPUT, RUNS, Here, Sheet, Simulated, acceptances, lengths
 from forerun.cli.report import say
-from forerun.errors import ParameterError
+from forerun.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from forerun.llm import Prompt
@@ -20,22 +20,20 @@ if TYPE_CHECKING:
     from forerun.planning.devices import Device
     from forerun.planning.run import Asked
 
-LONGEST = 64
-"""The longest speculation length that is planned for."""
-
 
 _SPELLED = {"name": "for"}
 
 
 def plan(
+    here: Here,
+    sheet: Sheet,
+    world: Simulated,
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TARGET", help="A model, named as for generate, or with --for a shape: 70b@16", show_default=False
         ),
-    ],
-    here: Here,
-    sheet: Sheet,
+    ] = None,
     drafts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[DRAFT]...", help="Draft models or shapes to consider", show_default=False),
@@ -69,13 +67,28 @@ def plan(
 
     Without --for, target and drafts are loaded. Passes, acceptance and speed are measured on prompts, and the speed of
     every k is predicted from passes and acceptance and printed beside the measured one. With --for (or --bandwidth and
-    --flops) nothing is loaded, and models may be shapes: 70b@16 has 70 billion parameters of 16 bits.
+    --flops) nothing is loaded, and models may be shapes: 70b@16 has 70 billion parameters of 16 bits. With --simulate
+    there are no models at all: the adaptive policy runs in a world of numbers.
     """
     from forerun.bench.plot import check_plot
     from forerun.checks import real, whole
     from forerun.planning.exports import check_engine
 
-    ks = _lengths(k)
+    if world.simulate:
+        others = {
+            "k": k,
+            "temperature": temperature,
+            "context": context,
+            "flops": flops,
+            "export": export,
+            "plot": plot,
+        }
+        _simulate(world, sheet, here, target, sequences or 1, others, as_json)
+        return
+    _refuse(world, "is for simulations", "add --simulate, or leave it out")
+    if target is None:
+        raise InputError("there is no TARGET", "", "forerun plan TARGET [DRAFT...]; see forerun plan --help")
+    ks = lengths(k)
     names = list(dict.fromkeys(drafts or ()))
     for name, value in (("context", context), ("sequences", sequences)):
         if value is not None:
@@ -95,6 +108,39 @@ def plan(
         asked = _asked(here, ks, temperature or 0.0, context, sequences or 1, flops)
         document = _measured(target, names, here, asked, *_prompts(here))
     _finish(document, target, temperature or 0.0, export, plot, as_json)
+
+
+def _simulate(
+    world: Simulated,
+    sheet: Sheet,
+    here: Here,
+    target: str | None,
+    sequences: int,
+    others: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """The policy in a world of numbers, of which --acceptance and --sequences are part too."""
+    from forerun.cli.plan_report import print_simulation
+    from forerun.planning.simulate import Simulation, simulated
+
+    remedy = "leave it out, or leave out --simulate"
+    if target is not None:
+        raise ParameterError("simulate", f"takes no models, and {target!r} was given", "leave it out")
+    _refuse(here, "is for measuring", remedy)
+    used = {"acceptance": sheet.acceptance} if sheet.acceptance is not None else {}
+    given = {**{name: value for name, value in sheet.given().items() if name not in used}, **others}
+    for name, value in given.items():
+        if value is not None:
+            raise ParameterError(_SPELLED.get(name, name), "is no part of a simulation", remedy)
+    asked = Simulation(
+        acceptance=acceptances(sheet.acceptance), sequences=sequences,
+        **{name: value for name, value in world.given().items() if name != "simulate"},
+    )  # fmt: skip
+    document = simulated(asked)
+    if as_json:
+        print(json.dumps(document, allow_nan=False))
+    else:
+        print_simulation(document)
 
 
 def _from_datasheet(target: str, drafts: list[str], device: Device, assumed: Assumed) -> dict[str, Any]:
@@ -199,38 +245,7 @@ def _assumed(sheet: Sheet, ks: tuple[int, ...], context: int | None, sequences: 
     whole("cards", cards, 1, 100_000, "a whole number of at least 1")
     real("overhead", overhead, 0.0, 1e6, "milliseconds, 0 or more")
     real("efficiency", efficiency, 0.0, 1.0, "above 0, at most 1", open_low=True)
-    return Assumed(_acceptance(sheet.acceptance), ks, context or 1024, sequences or 1, cards, overhead, efficiency)
-
-
-def _acceptance(text: str | None) -> tuple[float, ...]:
-    from forerun.checks import real
-
-    need = "0 to 1, for example --acceptance 0.8 or 0.9,0.8,0.7"
-    if text is None:
-        return (0.8,)
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ParameterError("acceptance", f"{text!r} is not allowed", need) from None
-    for one in found:
-        real("acceptance", one, 0.0, 1.0, need)
-    return found
-
-
-def _lengths(text: str | None) -> tuple[int, ...]:
-    """The speculation lengths of a list of numbers and ranges, in order."""
-    if text is None:
-        return tuple(range(9))
-    found: set[int] = set()
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        ends = [low, high if dash else low]
-        if not all(end.isdecimal() and int(end) <= LONGEST for end in ends) or int(ends[0]) > int(ends[1]):
-            raise ParameterError(
-                "k", f"{text!r} is not allowed", f"whole numbers of 0 to {LONGEST}, for example --k 1,2,4 or --k 0-8"
-            )
-        found.update(range(int(ends[0]), int(ends[1]) + 1))
-    return tuple(sorted(found))
+    return Assumed(acceptances(sheet.acceptance), ks, context or 1024, sequences or 1, cards, overhead, efficiency)
 
 
 def _refuse(group: Group, fact: str, remedy: str) -> None:

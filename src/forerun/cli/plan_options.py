@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from forerun.cli.flags import Group, flag
+from forerun.errors import ParameterError
 
 MODELS, RUNS, ELSEWHERE, OUTPUT = "Models", "What is measured", "Machines that are not here", "Output"
+WORLD = "Simulation"
+LONGEST = 64
+"""The longest speculation length that is planned for."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +90,64 @@ class Sheet(Group):
         float | None,
         flag("--efficiency", "Share of the datasheet's peaks: above 0, at most 1 (default: 1.0)", ELSEWHERE, "P"),
     ] = None
+
+
+@dataclass(frozen=True)
+class Simulated(Group):
+    """A world of numbers for the real policy."""
+
+    simulate: Annotated[
+        bool | None,
+        flag("--simulate", "Run the adaptive policy in a world of numbers: no TARGET, see --acceptance", WORLD),
+    ] = None
+    cost_slope: Annotated[
+        float | None,
+        flag(
+            "--cost-slope",
+            "What each further row of a pass costs, in passes of one row: 0 to 1 (default: 0.05)",
+            WORLD,
+            "S",
+        ),
+    ] = None
+    draft_cost: Annotated[
+        float | None,
+        flag("--draft-cost", "A draft token, in passes of the target: 0 to 10 (default: 0.1)", WORLD, "C"),
+    ] = None
+    drift: Annotated[
+        float | None,
+        flag("--drift", "How far acceptance swings to both sides: 0 to 1 (default: 0.0)", WORLD, "P"),
+    ] = None
+    rounds: Annotated[int | None, flag("--rounds", "Rounds to run: 1 to 100000 (default: 400)", WORLD, "N")] = None
+    seed: Annotated[int | None, flag("--seed", "Another seed, another run: 0 or more (default: 0)", WORLD, "N")] = None
+
+
+def lengths(text: str | None) -> tuple[int, ...]:
+    """The speculation lengths of a list of numbers and ranges, in order."""
+    if text is None:
+        return tuple(range(9))
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        ends = [low, high if dash else low]
+        if not all(end.isdecimal() and int(end) <= LONGEST for end in ends) or int(ends[0]) > int(ends[1]):
+            raise ParameterError(
+                "k", f"{text!r} is not allowed", f"whole numbers of 0 to {LONGEST}, for example --k 1,2,4 or --k 0-8"
+            )
+        found.update(range(int(ends[0]), int(ends[1]) + 1))
+    return tuple(sorted(found))
+
+
+def acceptances(text: str | None) -> tuple[float, ...]:
+    """Acceptances between commas, each checked."""
+    from forerun.checks import real
+
+    need = "0 to 1, for example --acceptance 0.8 or 0.9,0.8,0.7"
+    if text is None:
+        return (0.8,)
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ParameterError("acceptance", f"{text!r} is not allowed", need) from None
+    for one in found:
+        real("acceptance", one, 0.0, 1.0, need)
+    return found

@@ -17,6 +17,28 @@ def print_plan(document: Mapping[str, Any], target: str) -> None:
         _print(part)
 
 
+def print_simulation(document: Mapping[str, Any]) -> None:
+    """A run of the policy, stretch by stretch."""
+    asked = document["simulation"]
+    for part in (
+        f"sequences: {asked['sequences']}; acceptance {', '.join(f'{one:g}' for one in asked['acceptance'])}, swinging "
+        f"by {asked['drift']:g}; a further row costs {asked['cost_slope']:g} passes, a draft token "
+        f"{asked['draft_cost']:g}",
+        (
+            ["rounds", "mean k", "best k", "over plain", "best over plain", "of the best"],
+            [
+                [
+                    f"{one['rounds'][0]}-{one['rounds'][1]}", f"{one['mean_k']:.1f}", str(one["best_k"]),
+                    f"{one['over_plain']:.2f}x", f"{one['best_over_plain']:.2f}x", f"{100 * one['of_best']:.1f} %",
+                ]
+                for one in (*document["by_rounds"], document["steady"])
+            ],
+        ),
+        "the last line is all of it but the first rounds; the best is the best fixed k of each round, from the truth",
+    ):  # fmt: skip
+        _print(part)
+
+
 def _parts(document: Mapping[str, Any], target: str) -> list[str | Table]:
     from_sheet = "device" in document
     parts: list[str | Table] = []

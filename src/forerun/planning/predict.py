@@ -57,7 +57,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Rounds of at most k draft tokens. `drafting`: the share of rounds that have a draft. `by_depth`: speed-up from
+    """Rounds of at most k draft tokens. `drafting`: draft tokens proposed per round, over k. `by_depth`: speed-up from
     acceptance by depth multiplied up, instead of replayed; the textbooks' two take verifying for free."""
 
     k: int
@@ -85,21 +85,19 @@ def predict(
     costs: Costs, replayed: Mapping[int, Rounds], by_depth: Sequence[float], acceptance: float | None
 ) -> dict[int, Prediction]:
     """A prediction for every k of `replayed`."""
-    plain_ms = costs.round_ms(0)
     found = {}
     for k, rounds in replayed.items():
-        drafted = costs.round_ms(k, rounds.whole)
-        proposed = rounds.proposed
-        round_ms = sum(share * (drafted if count else plain_ms) for count, share in proposed.items())
-        drafting = 1.0 - proposed.get(0, 0.0)
-        depth_tokens = 1.0 + drafting * (tokens_per_round(by_depth, k) - 1.0)
+        proposed, plain_ms = rounds.proposed, costs.round_ms(0)
+        round_ms = sum(share * costs.round_ms(count, rounds.whole) for count, share in proposed.items())
+        with_draft = 1.0 - proposed.get(0, 0.0)
+        depth_tokens = 1.0 + with_draft * (tokens_per_round(by_depth, k) - 1.0)
         found[k] = Prediction(
             k,
             rounds.tokens,
             round_ms,
             plain_ms,
-            drafting,
-            break_even(k, drafted / plain_ms) if k else None,
+            sum(share * count for count, share in proposed.items()) / k if k else 0.0,
+            break_even(k, costs.round_ms(k, rounds.whole) / plain_ms) if k else None,
             depth_tokens * plain_ms / round_ms,
             textbook_from_accepted(rounds.accepted, k, costs.ratio),
             textbook_from_acceptance(acceptance or 0.0, k, costs.ratio),

@@ -50,47 +50,42 @@ class Rounds:
         return sum(share for (proposed, accepted), share in self.shares.items() if proposed and accepted == proposed)
 
 
-def places(rounds: Sequence[Round]) -> list[str]:
-    """The outcome at every place of the text that these rounds wrote, in order."""
+def places(rounds: Sequence[Round]) -> list[tuple[str, int]]:
+    """(the outcome, how many tokens the draft there had) at every place of the text that these rounds wrote."""
     found = []
     for one in rounds:
-        found += [HIT] * one.num_accepted
+        found += [(HIT, one.num_proposed)] * one.num_accepted
         if not one.num_proposed:
-            found.append(NONE)
-        elif one.num_accepted < one.num_proposed:
-            found.append(MISS)
+            found.append((NONE, 0))
         else:
-            found.append(UNKNOWN)
+            found.append((MISS if one.num_accepted < one.num_proposed else UNKNOWN, one.num_proposed))
     return found
 
 
 def replay(texts: Iterable[Sequence[Round]], k: int) -> Rounds:
     """What rounds of at most k draft tokens would have done with these texts.
 
-    A place that nobody asked about, and one behind the end of a text, counts as a hit as often as places behind a hit
-    are hits, spread evenly. ValueError for no rounds at all.
+    A draft has k tokens, or as many as the one that was there if those were fewer. A place that nobody asked about, and
+    one behind the end of a text, counts as a hit as often as places behind a hit are hits, spread evenly. ValueError
+    for no rounds at all.
     """
-    all_outcomes = [places(rounds) for rounds in texts]
-    hits, carried = _hits_after_hits(all_outcomes), 0.5
+    all_places = [places(rounds) for rounds in texts]
+    hits, carried = _hits_after_hits(all_places), 0.5
     counts: Counter[tuple[int, int]] = Counter()
-    for outcomes in all_outcomes:
+    for found in all_places:
         place = 0
-        while place < len(outcomes):
-            if outcomes[place] == NONE or k == 0:
-                counts[0, 0] += 1
-                place += 1
-                continue
-            accepted = 0
-            while accepted < k:
+        while place < len(found):
+            proposed, accepted = min(k, found[place][1]), 0
+            while accepted < proposed:
                 at = place + accepted
-                outcome = outcomes[at] if at < len(outcomes) else UNKNOWN
+                outcome = found[at][0] if at < len(found) else UNKNOWN
                 if outcome == UNKNOWN:
                     carried += hits
                     outcome, carried = (HIT, carried - 1.0) if carried >= 1.0 else (MISS, carried)
                 if outcome != HIT:
                     break
                 accepted += 1
-            counts[k, accepted] += 1
+            counts[proposed, accepted] += 1
             place += accepted + 1
     if not counts:
         raise ValueError("no rounds to replay")
@@ -120,9 +115,9 @@ def acceptance(texts: Iterable[Sequence[Round]]) -> float | None:
     return accepted / examined if examined else None
 
 
-def _hits_after_hits(all_outcomes: Iterable[Sequence[str]]) -> float:
+def _hits_after_hits(all_places: Iterable[Sequence[tuple[str, int]]]) -> float:
     """The share of hits among known places behind a hit; one half where there are none."""
     known = [
-        after for outcomes in all_outcomes for one, after in pairwise(outcomes) if one == HIT and after in (HIT, MISS)
+        after for found in all_places for (one, _), (after, _) in pairwise(found) if one == HIT and after in (HIT, MISS)
     ]
     return sum(after == HIT for after in known) / len(known) if known else 0.5

@@ -9,7 +9,7 @@ from typing import Any
 
 from forerun.bench.rounds import Report
 from forerun.bench.run import check_room
-from forerun.drafting import Drafter, LookupDrafter
+from forerun.drafting import Drafter, LookupDrafter, SuffixDrafter
 from forerun.planning.measure import PLAIN, Measurement, Source, model_source
 from forerun.planning.memory import installed, needs
 from forerun.planning.predict import Costs, Host, Prediction, predict
@@ -21,7 +21,7 @@ from forerun.planning.shapes import Shape
 from forerun.runtime.base import Model
 from forerun.types import CostCurve
 
-FREE_DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": LookupDrafter}
+FREE_DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": LookupDrafter, "suffix": SuffixDrafter}
 """Drafters that cost no passes, by name: a new one is one more line. They are part of every plan."""
 
 
@@ -154,7 +154,8 @@ class _Summary:
         if not self.longest:
             return Host.between(plain, plain, 0)
         kinds = self.session.variant(name, self.longest).other_ms
-        return Host.between(plain, kinds.mean(self.longest) if self.longest in kinds.by_kind else plain, self.longest)
+        most = max(kinds.by_kind)  # a drafter may have had fewer tokens to propose, or none
+        return Host.between(plain, kinds.mean(most), most)
 
     def _predict(self, name: str) -> dict[int, Prediction]:
         texts = self._texts(name)

@@ -122,8 +122,8 @@ def gain(
     context: int,
     drafting: float = 1.0,
 ) -> Gain:
-    """`tokens[k]`: tokens per round, the same whatever the load. The host's part is paid for every sequence. In a share
-    of 1 - `drafting` of its rounds a sequence has no draft: a pass is taken to have that share fewer rows of drafts."""
+    """`tokens[k]`: tokens per round, the same whatever the load. The host's part is paid for every sequence. Of k
+    tokens a share `drafting` is proposed on average: rows and passes of drafts are taken to be that share fewer."""
 
     def round_ms(k: int) -> float:
         spent = 0.0 if draft is None else drafting * k * draft.at(1, sequences, context)
