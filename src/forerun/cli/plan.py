@@ -176,7 +176,7 @@ def _asked(
     from forerun.checks import real, whole
     from forerun.planning.run import Asked
 
-    num_tokens = 32 if here.max_tokens is None else here.max_tokens
+    num_tokens = 24 if here.max_tokens is None else here.max_tokens
     whole("max_tokens", num_tokens, 2, None, "a whole number of at least 2")
     if flops is not None:
         real("flops", flops, 0.0, 1e12, "TFLOP/s, above 0", open_low=True)

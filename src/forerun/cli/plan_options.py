@@ -59,7 +59,7 @@ class Here(Group):
         int | None, flag("--num-prompts", "Prompts at most: 1 or more (default: 3; all of yours)", RUNS, "N")
     ] = None
     max_tokens: Annotated[
-        int | None, flag("--max-tokens", "Tokens written for each prompt: 2 or more (default: 32)", RUNS, "N")
+        int | None, flag("--max-tokens", "Tokens written for each prompt: 2 or more (default: 24)", RUNS, "N")
     ] = None
 
 

@@ -32,7 +32,7 @@ NUM_READING = 1
 """Rounds at the start of a generation that count for nothing: the first token's."""
 NUM_SKIPPED = 2
 """Rounds at the start whose time is not counted: in the first that drafts, a draft model reads what it has not seen."""
-PASSES = 0.7
+PASSES = 0.6
 """Seconds of passes for each second of rounds."""
 WARM_TOKENS = 4
 

@@ -42,7 +42,7 @@ class Asked:
     `tflops`: the machine's peak where it is given."""
 
     ks: tuple[int, ...] = tuple(range(9))
-    num_tokens: int = 32
+    num_tokens: int = 24
     temperature: float = 0.0
     context: int | None = None
     sequences: int = 1
