@@ -19,13 +19,16 @@ from forerun.bench.curves import context_tokens, row_tokens
 from forerun.planning.predict import Host
 from forerun.planning.recorded import CHUNK
 from forerun.runtime.base import Model
-from forerun.runtime.cost import ROWS, UNUSED
+from forerun.runtime.cost import UNUSED
 from forerun.types import CostCurve, Span
 
-WIDE = (*ROWS, 32, 64)
-SHORT, LONG = 128, 1152
+WIDE = (1, 2, 4, 8, 16, 32, 64)
+"""Rows that are timed, beside those of the longest draft."""
+SHORT, LONG = 128, 768
 """Cached tokens behind which passes are timed, fewer where a model's context is shorter."""
-NUM_REPEATS = 4
+NUM_REPEATS = 3
+DEAR = 16
+"""Passes of more rows are timed once."""
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
@@ -84,8 +87,8 @@ def measure_surface(model: Model, longest: int) -> Surface:
 
         for repeat in range(NUM_REPEATS + 1):
             for n, context in pairs if repeat % 2 else reversed(pairs):
-                if n > max(ROWS) and repeat > 1:
-                    continue  # the dearest ones twice are enough
+                if n > DEAR and repeat > 1:
+                    continue  # and they were warmed up once
                 unit, milliseconds = time_pass(1, short), time_pass(n, context)
                 if repeat:  # the first time warms up
                     units.append(unit)
