@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import accumulate, cycle
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -35,6 +35,8 @@ NUM_SKIPPED = 2
 PASSES = 0.6
 """Seconds of passes for each second of rounds."""
 WARM_TOKENS = 4
+MIN_TIMED = 6
+"""Rounds of a generation whose time is counted, at least: long drafts write the tokens asked for in very few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,11 @@ class Measurement:
                 found.passes[model].add(num_tokens, 1e3 * seconds)
                 spent += seconds
 
-        ticks = self._rounds(source, drafters.get(name), k, prompt, num_tokens, between)
-        found.rounds = [tick.round for tick in ticks[NUM_READING:]]
+        ticks = self._rounds(source, drafters.get(name), k, prompt, num_tokens, MIN_TIMED, between)
+        # Tokens are counted over the same stretch of text at every k, time over all rounds.
+        written = accumulate(tick.round.num_emitted for tick in ticks)
+        needed = 1 + next(place for place, count in enumerate(written) if count > num_tokens)
+        found.rounds = [tick.round for tick in ticks[NUM_READING:needed]]
         for tick in ticks[NUM_SKIPPED:]:
             found.add(tick)
         return found
@@ -152,27 +157,34 @@ class Measurement:
         k: int,
         prompt: Sequence[int],
         num_tokens: int,
+        num_timed: int = 1,
         between: Callable[[Sequence[Tick]], None] = lambda ticks: None,
     ) -> list[Tick]:
-        """The rounds of one generation, whole ones, until `num_tokens` tokens are written behind the first."""
+        """The rounds of one generation, whole ones, until `num_tokens` tokens are written behind the first and
+        `num_timed` rounds could be timed."""
         recorder = self._recorder
         recorder.draft = None if source is None else source.draft
         llm = LLM(self.target, self.tokenizer, drafter, recorder)
         recorder.start(k)
-        most = num_tokens + 2 * (self.longest + 1)  # so that no draft is cut short by the budget
+        most = num_tokens_at_most(num_tokens, self.longest)
         seen = 0
         with closing(llm.stream(list(prompt), max_tokens=most, ignore_eos=True, **self.sampling)) as stream:
             for _ in stream:
                 if len(recorder.ticks) == seen:
                     continue
                 seen = len(recorder.ticks)
-                if seen > NUM_SKIPPED and recorder.num_emitted > num_tokens:
+                if seen >= NUM_SKIPPED + num_timed and recorder.num_emitted > num_tokens:
                     break
                 start = perf_counter()
                 between(recorder.ticks[NUM_SKIPPED:])
                 recorder.leave_out(perf_counter() - start)
         between(recorder.ticks[NUM_SKIPPED:])
         return recorder.ticks
+
+
+def num_tokens_at_most(num_tokens: int, longest: int) -> int:
+    """The budget of a generation: so many tokens and rounds, and no draft that the budget cuts short."""
+    return num_tokens + (NUM_SKIPPED + MIN_TIMED + 1) * (longest + 1)
 
 
 def model_source(name: str, draft: Model) -> Source:

@@ -10,7 +10,7 @@ from typing import Any
 from forerun.bench.rounds import Report
 from forerun.bench.run import check_room
 from forerun.drafting import Drafter, LookupDrafter, SuffixDrafter
-from forerun.planning.measure import PLAIN, Measurement, Source, model_source
+from forerun.planning.measure import PLAIN, Measurement, Source, model_source, num_tokens_at_most
 from forerun.planning.memory import installed, needs
 from forerun.planning.predict import Costs, Host, Prediction, predict
 from forerun.planning.replay import acceptance, acceptance_by_depth, replay
@@ -59,7 +59,7 @@ def plan(
 ) -> dict[str, Any]:
     """Measure and predict; the document of `forerun plan` without what only names and files tell."""
     longest = max(asked.ks)
-    most = asked.num_tokens + 3 * (longest + 1)  # what Measurement may write at most
+    most = num_tokens_at_most(asked.num_tokens, longest)
     check_room({"the plan": list(prompts)}, most, target.model.capabilities.context_length)
     sources = [model_source(draft.name, draft.model) for draft in drafts]
     sources += [Source(name, make) for name, make in FREE_DRAFTERS.items()]

@@ -45,8 +45,10 @@ class Surface:
     def at(self, rows: int, sequences: int = 1, context: float = 0.0) -> float:
         """Milliseconds of a pass of `sequences` sequences with `rows` rows each, behind `context` tokens each."""
         own = self._per_token(rows)
-        alone = self.curve.at(sequences * rows) - self._per_token(sequences * rows) * self.curve.context
-        return max(alone, 0.0) + sequences * own * context
+        everything = self.curve.at(sequences * rows)
+        alone = everything - self._per_token(sequences * rows) * self.curve.context
+        # A slope that noise made too steep must not leave nothing of the pass.
+        return max(alone, 0.1 * everything) + sequences * own * context
 
     def is_extrapolated(self, rows: int, sequences: int, context: float) -> bool:
         """Whether that lies outside what was timed; several sequences always do, for the sum above is a model."""
