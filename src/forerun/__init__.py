@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FixedLength": "forerun.control",
+    "AdaptiveLength": "forerun.control",
     "FixedTree": "forerun.control",
     "LLM": "forerun.llm",
     "LookupDrafter": "forerun.drafting",
@@ -45,6 +46,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AdaptiveLength",
     "FixedLength",
     "FixedTree",
     "ForerunError",

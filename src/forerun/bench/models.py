@@ -60,6 +60,8 @@ def load_models(settings: Settings, mirror: bool | None) -> Loaded:
     llm = loading.load(
         settings.target,
         draft=settings.draft if wanted else None,
+        drafter="model" if wanted else None,
+        k=0,
         runtime=settings.runtime,
         draft_runtime=settings.draft_runtime,
         device=settings.device,

@@ -1,245 +1,275 @@
-"""`forerun plan`: what passes cost here, what drafting could gain from that, and whether the vocabularies agree."""
+"""`forerun plan`: parse, refuse what can be refused early, then measure here or read a datasheet, and print."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forerun.cli.flags import Group, flag
+from forerun.cli.plan_options import OUTPUT, RUNS, Here, Sheet, Simulated, acceptances, lengths
 from forerun.cli.report import say
+from forerun.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from forerun.planning import Prediction
-    from forerun.runtime.select import Choice
-    from forerun.types import CostCurve
-
-LOOKUP = "lookup"
-"""The drafter that costs nothing, so that the target's costs alone tell what it could gain."""
-SAME = "same"
-NOT_MEASURED = ("acceptance_by_depth", "measured", "best")
-"""Parts of the document that are null until the planner is built."""
+    from forerun.llm import Prompt
+    from forerun.planning.datasheet import Assumed
+    from forerun.planning.devices import Device
+    from forerun.planning.run import Asked
 
 
-def _option(name: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=help, metavar=metavar, show_default=False)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A model by the name it was asked for. `gb_per_s`: what memory gave while it was measured."""
-
-    name: str
-    runtime: str
-    curve: CostCurve
-    gb_per_s: float
+_SPELLED = {"name": "for"}
 
 
 def plan(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A model, named as for generate", show_default=False)],
+    here: Here,
+    sheet: Sheet,
+    world: Simulated,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET", help="A model, named as for generate, or with --for a shape: 70b@16", show_default=False
+        ),
+    ] = None,
     drafts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DRAFT]...", help="Draft models to consider (default: none)", show_default=False),
+        typer.Argument(metavar="[DRAFT]...", help="Draft models or shapes to consider", show_default=False),
+    ] = None,
+    k: Annotated[
+        str | None, flag("--k", "Speculation lengths, 0 to 64, for example 1,2,4 or 0-8 (default: 0-8)", RUNS, "LIST")
+    ] = None,
+    temperature: Annotated[
+        float | None, flag("--temperature", "0 or more; 0 is greedy (default: 0.0)", RUNS, "T")
     ] = None,
     context: Annotated[
-        int | None, _option("--context", "Measure after N cached tokens, 1 or more (default: 128)", "N")
+        int | None,
+        flag("--context", "Cached tokens: 1 or more (default: those of the prompts; 1024 with --for)", RUNS, "N"),
     ] = None,
-    draft_vocabulary: Annotated[
-        int | None, _option("--draft-vocabulary", "Cut the drafts' output heads as generate does", "N")
+    sequences: Annotated[
+        int | None,
+        flag("--sequences", "Sequences at once, for memory and with --for: 1 or more (default: 1)", RUNS, "N"),
     ] = None,
-    draft_requantise: Annotated[
-        bool, _option("--draft-requantise", "Round the drafts' weights to 4 bits (native runtime)")
-    ] = False,
-    runtime: Annotated[
-        str, _option("--runtime", "native, torch or auto, as for generate (default: auto)", "RUNTIME")
-    ] = "auto",
-    draft_runtime: Annotated[
-        str, _option("--draft-runtime", "The same, for the drafts (default: auto)", "RUNTIME")
-    ] = "auto",
-    device: Annotated[str, _option("--device", "auto, cpu, cuda or cuda:N (default: auto)", "DEVICE")] = "auto",
-    dtype: Annotated[
-        str, _option("--dtype", "auto, or float32, bfloat16 or float16 on torch (default: auto)", "DTYPE")
-    ] = "auto",
-    quantize: Annotated[
+    flops: Annotated[
+        float | None,
+        flag("--flops", "Peak arithmetic of the machine, above 0 (default: measured here)", RUNS, "TFLOP/s"),
+    ] = None,
+    export: Annotated[
         str | None,
-        _option("--quantize", "Round the target's float weights to q4, q8_0 or bf16, as generate does", "FORM"),
+        flag("--export", "Print the choice for vllm, sglang, tensorrt-llm or llama.cpp", OUTPUT, "ENGINE"),
     ] = None,
-    mirror: Annotated[
-        bool | None,
-        _option("--mirror/--no-mirror", "Allow missing models to come from the package-index mirror"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document")] = False,
+    plot: Annotated[Path | None, flag("--plot", "Draw the plan (needs matplotlib)", OUTPUT, "FILE.png")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document", rich_help_panel=OUTPUT)] = False,
 ) -> None:
-    """Measure what passes of a target and of drafts cost on this machine, and what drafting could gain from that.
+    """What drafting is worth: measured on this machine, or predicted from a datasheet.
 
-    Also says whether a draft's vocabulary is the target's.
-
-    Gains are predicted for assumed acceptances. Acceptance itself, real speed and the best choice are not measured
-    here yet (null in --json); `forerun bench` measures them on real texts.
+    Without --for, target and drafts are loaded. Passes, acceptance and speed are measured on prompts, and the speed of
+    every k is predicted from passes and acceptance and printed beside the measured one. With --for (or --bandwidth and
+    --flops) nothing is loaded, and models may be shapes: 70b@16 has 70 billion parameters of 16 bits. With --simulate
+    there are no models at all: the adaptive policy runs in a world of numbers.
     """
-    from forerun.checks import whole
-    from forerun.cli.render import console
-    from forerun.loading import choose_draft
-    from forerun.models.progress import RichProgress
-    from forerun.models.pull import resolve
-    from forerun.models.tokenizer import load_tokenizer
-    from forerun.planning import predict
-    from forerun.runtime.select import choose
+    from forerun.bench.plot import check_plot
+    from forerun.checks import real, whole
+    from forerun.planning.exports import check_engine
 
-    if context is not None:
-        whole("context", context, 1, None, "a whole number of tokens, at least 1")
-    progress = RichProgress(console())
-    common: dict[str, Any] = {"device": device, "dtype": dtype}
-    files = resolve(target, mirror=mirror, progress=progress)
-    tokenizer = load_tokenizer(files.path)
-    of_target = choose(files.path, files.kind, runtime, quantize=quantize, **common)
-    choices: dict[str, Choice] = {}
-    verdicts: dict[str, str] = {}
-    for draft in dict.fromkeys(drafts or ()):
-        files = resolve(draft, mirror=mirror, progress=progress)
-        verdicts[draft] = _verdict(tokenizer, load_tokenizer(files.path))
-        if verdicts[draft] == SAME:
-            choices[draft] = choose_draft(
-                files, tokenizer, draft_runtime, vocabulary=draft_vocabulary, requantise=draft_requantise, **common
-            )
-    of_target.check()
-    own = _measure(target, of_target, context, progress)
-    found = {name: _measure(name, choice, context, progress) for name, choice in choices.items()}
-    predictions = {LOOKUP: predict(own.curve, None)}
-    predictions |= {name: predict(own.curve, one.curve) for name, one in found.items()}
-    if as_json:
-        print(json.dumps(_document(own, found, verdicts, predictions), allow_nan=False))
+    if world.simulate:
+        others = {
+            "k": k,
+            "temperature": temperature,
+            "context": context,
+            "flops": flops,
+            "export": export,
+            "plot": plot,
+        }
+        _simulate(world, sheet, here, target, sequences or 1, others, as_json)
         return
-    _print(_output(), own, found, verdicts, predictions)
-    say(
-        "predictions leave out the host's time and the fall of acceptance with depth. not measured yet: "
-        f"{', '.join(NOT_MEASURED)}; forerun bench measures acceptance and speed on real texts"
-    )
+    _refuse(world, "is for simulations", "add --simulate, or leave it out")
+    if target is None:
+        raise InputError("there is no TARGET", "", "forerun plan TARGET [DRAFT...]; see forerun plan --help")
+    ks = lengths(k)
+    names = list(dict.fromkeys(drafts or ()))
+    for name, value in (("context", context), ("sequences", sequences)):
+        if value is not None:
+            whole(name, value, 1, None, "a whole number, at least 1")
+    real("temperature", 0.0 if temperature is None else temperature, 0.0, 1e6, "0 or more")
+    if export is not None:
+        check_engine(export)
+    if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
+        raise ParameterError("plot", f"{str(plot)!r} cannot be written", "name a file in a directory that exists")
+    check_plot(plot)
+    if sheet.name is not None or sheet.bandwidth is not None:
+        _refuse(here, "is for measuring here", "leave it out, or leave out --for and --bandwidth")
+        device, assumed = _device(sheet, flops), _assumed(sheet, ks, context, sequences)
+        document = _from_datasheet(target, names, device, assumed)
+    else:
+        _refuse(sheet, "is for machines that are not here", "add --for NAME, or --bandwidth GB/s and --flops TFLOP/s")
+        asked = _asked(here, ks, temperature or 0.0, context, sequences or 1, flops)
+        document = _measured(target, names, here, asked, *_prompts(here))
+    _finish(document, target, temperature or 0.0, export, plot, as_json)
 
 
-def _verdict(target: Any, draft: Any) -> str:
-    """SAME, or what differs."""
-    from forerun.errors import VocabularyMismatchError
-    from forerun.models.vocabulary import require_same_vocabulary
-
-    try:
-        require_same_vocabulary(target, draft)
-    except VocabularyMismatchError as error:
-        return ". ".join(part for part in (error.fact, error.context) if part)
-    return SAME
-
-
-def _measure(name: str, choice: Choice, context: int | None, progress: Any) -> _Measured:
-    """One model's costs, with what memory gave just before and after; it is let go of afterwards."""
-    from forerun.bench.probe import BandwidthProbe
-    from forerun.runtime.cost import measure_cost
-
-    model = choice.load(progress)
-    with closing(BandwidthProbe()) as probe:
-        readings = [probe.measure()]
-        curve = model.cost() if context is None else measure_cost(model, context=context)
-        readings.append(probe.measure())
-    return _Measured(name, choice.runtime, curve, sum(readings) / len(readings))
-
-
-def _document(
-    own: _Measured,
-    drafts: Mapping[str, _Measured],
-    verdicts: Mapping[str, str],
-    predictions: Mapping[str, Sequence[Prediction]],
-) -> dict[str, Any]:
-    from forerun.planning import ACCEPTANCES
-
-    everything = {own.name: own, **drafts}
-    return {
-        "target_cost_ms": _by_rows(own.curve),
-        "draft_cost_ms": {name: _by_rows(one.curve) for name, one in drafts.items()},
-        "acceptance_by_depth": None,
-        "predicted": {
-            name: {
-                str(one.k): {
-                    "round_ms": one.round_ms,
-                    "break_even": one.break_even,
-                    "speedup": {str(acceptance): one.speedup(acceptance) for acceptance in ACCEPTANCES},
-                }
-                for one in several
-            }
-            for name, several in predictions.items()
-        },
-        "measured": None,
-        "best": None,
-        "vocabulary": dict(verdicts),
-        "context": {name: one.curve.context for name, one in everything.items()},
-        "runtime": {name: one.runtime for name, one in everything.items()},
-        "bandwidth_gb_per_s": {name: one.gb_per_s for name, one in everything.items()},
-    }
-
-
-def _by_rows(curve: CostCurve) -> dict[str, float]:
-    return {str(rows): milliseconds for rows, milliseconds in curve.milliseconds.items()}
-
-
-def _output() -> Console:
-    from rich.console import Console
-
-    from forerun.cli.render import WIDE
-
-    return Console(
-        file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE, soft_wrap=True
-    )
-
-
-def _print(
-    output: Console,
-    own: _Measured,
-    drafts: Mapping[str, _Measured],
-    verdicts: Mapping[str, str],
-    predictions: Mapping[str, Sequence[Prediction]],
+def _simulate(
+    world: Simulated,
+    sheet: Sheet,
+    here: Here,
+    target: str | None,
+    sequences: int,
+    others: dict[str, Any],
+    as_json: bool,
 ) -> None:
-    from forerun.planning import ACCEPTANCES
+    """The policy in a world of numbers, of which --acceptance and --sequences are part too."""
+    from forerun.cli.plan_report import print_simulation
+    from forerun.planning.simulate import Simulation, simulated
 
-    for name, verdict in verdicts.items():
-        output.print(f"vocabulary of {name}: {'the same as the target' if verdict == SAME else verdict}")
-    for one in (own, *drafts.values()):
-        _print_costs(output, one)
-    for name, several in predictions.items():
-        where = "lookup, in rounds where it finds something," if name == LOOKUP else name
-        output.print(f"\nspeed-up by {where} if every draft token is accepted with probability")
-        heads = ["k", "breaks even at", *(f"{acceptance:g}" for acceptance in ACCEPTANCES)]
-        lines = [
-            [
-                str(one.k),
-                "never" if one.break_even is None else f"{one.break_even:.2f}",
-                *(f"{one.speedup(acceptance):.2f}x" for acceptance in ACCEPTANCES),
-            ]
-            for one in several
-        ]
-        _print_table(output, heads, lines)
-
-
-def _print_costs(output: Console, one: _Measured) -> None:
-    curve = one.curve
-    output.print(
-        f"\n{one.name} on the {one.runtime} runtime, after {curve.context} tokens; memory gave {one.gb_per_s:.1f} GB/s"
-    )
-    heads = ["rows", *(str(rows) for rows in curve.milliseconds)]
-    times = ["ms a pass", *(f"{milliseconds:.2f}" for milliseconds in curve.milliseconds.values())]
-    relative = ["of one row", *(f"{value / curve.at(1):.2f}x" for value in curve.milliseconds.values())]
-    _print_table(output, heads, [times, relative])
+    remedy = "leave it out, or leave out --simulate"
+    if target is not None:
+        raise ParameterError("simulate", f"takes no models, and {target!r} was given", "leave it out")
+    _refuse(here, "is for measuring", remedy)
+    used = {"acceptance": sheet.acceptance} if sheet.acceptance is not None else {}
+    given = {**{name: value for name, value in sheet.given().items() if name not in used}, **others}
+    for name, value in given.items():
+        if value is not None:
+            raise ParameterError(_SPELLED.get(name, name), "is no part of a simulation", remedy)
+    asked = Simulation(
+        acceptance=acceptances(sheet.acceptance), sequences=sequences,
+        **{name: value for name, value in world.given().items() if name != "simulate"},
+    )  # fmt: skip
+    document = simulated(asked)
+    if as_json:
+        print(json.dumps(document, allow_nan=False))
+    else:
+        print_simulation(document)
 
 
-def _print_table(output: Console, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
+def _from_datasheet(target: str, drafts: list[str], device: Device, assumed: Assumed) -> dict[str, Any]:
+    from forerun.planning.datasheet import document
+    from forerun.planning.shapes import find_shape
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=True)
-    for line in lines:
-        table.add_row(*line)
-    output.print(table)
+    return document(find_shape(target), [find_shape(draft) for draft in drafts], device, assumed)
+
+
+def _measured(
+    target: str, drafts: list[str], here: Here, asked: Asked, prompts: list[Prompt], notes: list[str]
+) -> dict[str, Any]:
+    from forerun.cli.render import console
+    from forerun.models.progress import RichProgress
+    from forerun.planning.prepare import Loading, prepare
+    from forerun.planning.run import plan as measure
+
+    of_loading = {field.name for field in fields(Loading)}
+    loading = Loading(**{name: value for name, value in here.given().items() if name in of_loading})
+    prepared = prepare(target, drafts, loading, RichProgress(console()))
+    encoded, more = prepared.encode(prompts)
+    for note in [*notes, *more]:
+        say(note)
+    found = measure(prepared.target, prepared.drafts, prepared.tokenizer, encoded, asked, _Progress())
+    found["vocabulary"] = dict(prepared.verdicts)
+    found["prompts"] = {"count": len(encoded), "tokens": [len(one) for one in encoded], "written": asked.num_tokens}
+    return found
+
+
+def _asked(
+    here: Here, ks: tuple[int, ...], temperature: float, context: int | None, sequences: int, flops: float | None
+) -> Asked:
+    from forerun.checks import real, whole
+    from forerun.planning.run import Asked
+
+    num_tokens = 24 if here.max_tokens is None else here.max_tokens
+    whole("max_tokens", num_tokens, 2, None, "a whole number of at least 2")
+    if flops is not None:
+        real("flops", flops, 0.0, 1e12, "TFLOP/s, above 0", open_low=True)
+    return Asked(ks, num_tokens, temperature, context, sequences, flops)
+
+
+def _prompts(here: Here) -> tuple[list[Prompt], list[str]]:
+    """What is generated from, and notes about what is left out."""
+    from forerun.checks import whole
+    from forerun.planning.prompts import check_utf8, read_prompts, workload_names, workload_prompts
+
+    if here.num_prompts is not None:
+        whole("num_prompts", here.num_prompts, 1, None, "a whole number of at least 1")
+    own: list[Prompt] = []
+    for text in here.prompt or ():
+        check_utf8(text, "--prompt")
+        own.append(text)
+    if here.prompts is not None:
+        own += read_prompts(here.prompts)
+    if own:
+        if here.workload is not None:
+            raise ParameterError("workload", "was given together with prompts of yours", "give one of them")
+        return own[: here.num_prompts], []
+    return workload_prompts(workload_names(here.workload), here.num_prompts or 3)
+
+
+def _finish(
+    document: dict[str, Any], target: str, temperature: float, engine: str | None, plot: Path | None, as_json: bool
+) -> None:
+    from forerun.cli.plan_report import print_plan
+    from forerun.planning.exports import Wish, export
+    from forerun.planning.plot import write_plot
+
+    best = document["best"]
+    wish = Wish(best["drafter"], best["k"], target, best["drafter"], temperature)
+    exported = None if engine is None else export(engine, wish)
+    if exported is not None:
+        document["export"] = {"engine": engine, "text": exported.text, "notes": exported.notes}
+    if as_json:
+        print(json.dumps(document, allow_nan=False))
+    else:
+        print_plan(document, target)
+    if plot is not None:
+        write_plot(document, target, plot)
+        say(f"wrote {plot}")
+
+
+def _device(sheet: Sheet, flops: float | None) -> Device:
+    from forerun.planning.devices import find_device, own_device
+
+    if sheet.name is None:
+        return own_device(sheet.bandwidth, flops, sheet.memory)
+    for name, value in (("bandwidth", sheet.bandwidth), ("flops", flops), ("memory", sheet.memory)):
+        if value is not None:
+            raise ParameterError(name, "was given together with --for, which knows it", "give one of them")
+    return find_device(sheet.name)
+
+
+def _assumed(sheet: Sheet, ks: tuple[int, ...], context: int | None, sequences: int | None) -> Assumed:
+    from forerun.checks import real, whole
+    from forerun.planning.datasheet import Assumed
+
+    cards = 1 if sheet.cards is None else sheet.cards
+    overhead = 0.2 if sheet.overhead is None else sheet.overhead
+    efficiency = 1.0 if sheet.efficiency is None else sheet.efficiency
+    whole("cards", cards, 1, 100_000, "a whole number of at least 1")
+    real("overhead", overhead, 0.0, 1e6, "milliseconds, 0 or more")
+    real("efficiency", efficiency, 0.0, 1.0, "above 0, at most 1", open_low=True)
+    return Assumed(acceptances(sheet.acceptance), ks, context or 1024, sequences or 1, cards, overhead, efficiency)
+
+
+def _refuse(group: Group, fact: str, remedy: str) -> None:
+    """Refuse settings of the other kind of plan: none is left unused in silence."""
+    given = group.given()
+    if given:
+        name = next(field.name for field in fields(group) if field.name in given)
+        raise ParameterError(_SPELLED.get(name, name), fact, remedy)
+
+
+class _Progress:
+    """What is being done, on standard error: a line for each prompt, or one line that is rewritten on a terminal."""
+
+    def __init__(self) -> None:
+        import sys
+
+        self._stage, self._is_terminal = "", sys.stderr.isatty()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        import sys
+
+        if self._is_terminal:
+            sys.stderr.write(f"\r\x1b[K{done}/{total} {what}" if done < total else "\r\x1b[K")
+            sys.stderr.flush()
+        elif what.partition(":")[0] != self._stage:
+            self._stage = what.partition(":")[0]
+            say(f"{done}/{total} {self._stage}")
