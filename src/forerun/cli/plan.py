@@ -15,6 +15,9 @@ from forerun.cli.report import say
 from forerun.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forerun.bench.workloads import RandomIds
     from forerun.llm import Prompt
     from forerun.planning.datasheet import Assumed
     from forerun.planning.devices import Device
@@ -183,7 +186,7 @@ def _asked(
     return Asked(ks, num_tokens, temperature, context, sequences, flops)
 
 
-def _prompts(here: Here) -> tuple[list[Prompt], list[str]]:
+def _prompts(here: Here) -> tuple[Sequence[Prompt | RandomIds], list[str]]:
     """What is generated from, and notes about what is left out."""
     from forerun.checks import whole
     from forerun.planning.prompts import check_utf8, read_prompts, workload_names, workload_prompts

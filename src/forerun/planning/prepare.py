@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forerun.bench.weights import bytes_per_pass
+from forerun.bench.workloads import RandomIds, Task
 from forerun.errors import ParameterError, PromptError, VocabularyMismatchError
 from forerun.llm import LLM, Prompt
 from forerun.loading import choose_draft
@@ -45,14 +46,15 @@ class Prepared:
     tokenizer: Any
     verdicts: Mapping[str, str]
 
-    def encode(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], list[str]]:
+    def encode(self, prompts: Sequence[Prompt | RandomIds]) -> tuple[list[list[int]], list[str]]:
         """(token ids of every prompt, notes). A chat is completed as plain text where the target has no template."""
         llm, found, num_plain = LLM(self.target.model, self.tokenizer), [], 0
         for prompt in prompts:
             try:
-                found.append(llm.encode(prompt))
+                found.append(Task("", prompt).encode(llm))
             except PromptError:
-                texts = [one.get("content") for one in prompt if isinstance(one, Mapping)]
+                parts = () if isinstance(prompt, RandomIds) else prompt
+                texts = [one.get("content") for one in parts if isinstance(one, Mapping)]
                 if not texts or not all(isinstance(text, str) for text in texts):
                     raise
                 found.append(llm.encode("\n".join(str(text) for text in texts)))

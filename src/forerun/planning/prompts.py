@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.workloads import WORKLOADS, load_workload
+from forerun.bench.workloads import WORKLOADS, RandomIds, load_workload
 from forerun.errors import MissingDependencyError, ParameterError, PromptError
 from forerun.llm import Prompt
 
@@ -76,7 +76,7 @@ def workload_names(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def workload_prompts(names: Sequence[str], count: int) -> tuple[list[Prompt], list[str]]:
+def workload_prompts(names: Sequence[str], count: int) -> tuple[list[Prompt | RandomIds], list[str]]:
     """(`count` prompts, the workloads in turn; why some workloads were left out). Raises what kept all of them away."""
     kept, notes = _installed(names)
     found = [[task.prompt for task in load_workload(name, -(-count // len(kept)))] for name in kept]
