@@ -154,7 +154,7 @@ def _from_datasheet(target: str, drafts: list[str], device: Device, assumed: Ass
 
 
 def _measured(
-    target: str, drafts: list[str], here: Here, asked: Asked, prompts: list[Prompt], notes: list[str]
+    target: str, drafts: list[str], here: Here, asked: Asked, prompts: Sequence[Prompt | RandomIds], notes: list[str]
 ) -> dict[str, Any]:
     from forerun.cli.render import console
     from forerun.models.progress import RichProgress
