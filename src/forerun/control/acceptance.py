@@ -54,11 +54,14 @@ class _Share:
     def mean(self) -> float:
         return self.hits / self.total
 
-    @property
-    def hopeful(self) -> float:
-        """The mean, if it is somewhat better than it looks."""
-        mean = self.hits / self.total
-        return min(mean + TABLE_HOPE * math.sqrt(mean * (1.0 - mean) / self.total), 0.995)
+    def after(self, prior: float) -> float:
+        """The mean, where `prior` counts for PRIOR_WEIGHT more observations."""
+        return (self.hits + PRIOR_WEIGHT * prior) / (self.total + PRIOR_WEIGHT)
+
+    def hopeful(self, prior: float) -> float:
+        """The same, if it is somewhat better than it looks."""
+        mean = self.after(prior)
+        return min(mean + TABLE_HOPE * math.sqrt(mean * (1.0 - mean) / (self.total + PRIOR_WEIGHT)), 0.995)
 
     def note(self, happened: bool) -> None:
         if self.total > MEMORY:
@@ -71,7 +74,8 @@ class _Share:
 @dataclass
 class _Table:
     """What is known of one source for one kind of request in one context, by depth. `accepted` begins behind the tokens
-    that the source makes a guess at."""
+    that the source makes a guess at, and holds nothing but what was seen: the prior of a depth is what is known of the
+    one before it, so that the first tokens of a good source promise that deeper ones are good."""
 
     accepted: list[_Share] = field(default_factory=list)
     drafted: list[_Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
@@ -79,10 +83,8 @@ class _Table:
 
     def upto(self, num_depths: int) -> None:
         """Have an entry for each depth below `num_depths`."""
-        for depth in range(len(self.accepted), num_depths):
-            # What was learnt one token earlier is the best guess at this depth.
-            prior = min(max(self.accepted[-1].mean, 0.02), 0.98) if depth else PRIOR
-            self.accepted.append(_Share(prior * PRIOR_WEIGHT, PRIOR_WEIGHT))
+        for _ in range(len(self.accepted), num_depths):
+            self.accepted.append(_Share(0.0, 0.0))
             self.drafted.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
             self.going_well.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
 
@@ -162,13 +164,15 @@ class Acceptance:
         odds, first_odds = math.exp(shift.value), math.exp(shift.hopeful)
         value, drafted = [], []
         reached = going = 1.0
+        prior = PRIOR
         for depth in range(num_tokens):
             # What is given up on is hardly seen again, so a first token gets the benefit of the doubt.
             if depth < num_guessed:
                 accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
             else:
                 share = table.accepted[depth - num_guessed]
-                accepted, factor = (share.mean, odds) if depth else (share.hopeful, first_odds)
+                accepted, factor = (share.after(prior), odds) if depth else (share.hopeful(prior), first_odds)
+                prior = share.after(prior)
             # The logit of `accepted` plus the shift, without a logarithm.
             reached *= table.going_well[depth].mean * accepted * factor / (accepted * factor + 1.0 - accepted)
             going *= table.drafted[depth].mean
@@ -220,6 +224,7 @@ class Acceptance:
         guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
         num_guessed = len(prospect.expected)
         shift = self._shifts.setdefault((done.sequence_id, key), _Shift())
+        prior = PRIOR
         for depth in range(num_examined):
             was_accepted = depth < done.num_accepted
             if depth < num_guessed:
@@ -227,7 +232,8 @@ class Acceptance:
                 guess.note(prospect.expected[depth], 0.0, was_accepted)
             else:
                 entry = table.accepted[depth - num_guessed]
-                shift.note(was_accepted, _shifted(entry.mean, shift.value))
+                prior = entry.after(prior)
+                shift.note(was_accepted, _shifted(prior, shift.value))
                 entry.note(was_accepted)
         if is_open:
             for depth in range(min(done.num_proposed + 1, num_planned)):
@@ -266,7 +272,7 @@ class Acceptance:
                     totals.append(0.0)
                 hits[depth] += share.hits
                 totals[depth] += share.total
-        return [hit / total for hit, total in zip(hits, totals, strict=True)]
+        return [hit / total for hit, total in zip(hits, totals, strict=True) if total]
 
     def _table(self, key: Key, prospect: Prospect) -> _Table:
         found = self._tables.get((key, prospect.context))

@@ -7,9 +7,11 @@ is decoded and no clock is read: a run of a thousand rounds takes well under a s
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from forerun.control.policy import Load, Policy
@@ -50,15 +52,34 @@ class World:
 
 @dataclass
 class Simulated:
-    """What came of it, round by round: tokens, milliseconds, and the draft tokens of all sequences."""
+    """What came of it, round by round: tokens, milliseconds, and the draft tokens of all sequences. `expected_tokens`
+    and `usual_ms` are what the same drafts bring and take on average: from the truth, without noise or stalls."""
 
     tokens: list[int] = field(default_factory=list)
     milliseconds: list[float] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
+    expected_tokens: list[float] = field(default_factory=list)
+    usual_ms: list[float] = field(default_factory=list)
 
     def rate(self, start: int = 0, end: int | None = None) -> float:
         """Tokens per millisecond of rounds `start` .. `end`."""
         return sum(self.tokens[start:end]) / sum(self.milliseconds[start:end])
+
+    def expected_rate(self, start: int = 0, end: int | None = None) -> float:
+        """Tokens per millisecond that the choices of rounds `start` .. `end` make on average: the policy's merit
+        without the luck of its tokens."""
+        return sum(self.expected_tokens[start:end]) / sum(self.usual_ms[start:end])
+
+
+@dataclass
+class _Drafted:
+    """What was drafted in a round, and what came of it."""
+
+    rounds: list[Round]
+    milliseconds: float
+    usual_ms: float
+    num_tokens: int
+    expected_tokens: float
 
 
 @dataclass
@@ -96,19 +117,22 @@ def simulate(policy: Policy, world: World, num_rounds: int, seed: int = 0) -> Si
     for number in range(num_rounds):
         prospects = [_prospects(world, sequence) for sequence in sequences]
         plans = policy.plan(sequences, prospects, Load(len(sequences), 0, len(sequences)))  # type: ignore[arg-type]
-        rounds, drafts_ms, num_drafted = _draft_and_verify(policy, world, sequences, plans, number, chance)
-        num_rows = len(sequences) + num_drafted
+        drafted = _draft_and_verify(policy, world, sequences, plans, number, chance)
+        num_rows = len(sequences) + drafted.num_tokens
         target_ms = _taken(world, world.target_ms(num_rows), number, chance)
         num_cached = sum(sequence.num_tokens for sequence in sequences)
         step = Step(
-            len(sequences), num_rows, num_rows, num_cached, drafts_ms / 1e3, target_ms / 1e3, 0.0, world.host_ms / 1e3
-        )
-        for sequence, done in zip(sequences, rounds, strict=True):
+            len(sequences), num_rows, num_rows, num_cached,
+            drafted.milliseconds / 1e3, target_ms / 1e3, 0.0, world.host_ms / 1e3,
+        )  # fmt: skip
+        for sequence, done in zip(sequences, drafted.rounds, strict=True):
             sequence.num_tokens += done.num_emitted
-        policy.update(rounds, step)
-        out.tokens.append(sum(done.num_emitted for done in rounds))
-        out.milliseconds.append(drafts_ms + target_ms + world.host_ms)
-        out.num_drafted.append(num_drafted)
+        policy.update(drafted.rounds, step)
+        out.tokens.append(sum(done.num_emitted for done in drafted.rounds))
+        out.milliseconds.append(drafted.milliseconds + target_ms + world.host_ms)
+        out.num_drafted.append(drafted.num_tokens)
+        out.expected_tokens.append(drafted.expected_tokens)
+        out.usual_ms.append(drafted.usual_ms + world.target_ms(num_rows) * world.speed(number) + world.host_ms)
     return out
 
 
@@ -157,10 +181,9 @@ def _draft_and_verify(
     plans: Sequence[Plan],
     number: int,
     chance: random.Random,
-) -> tuple[list[Round], float, int]:
-    """(the rounds, milliseconds of drafting, draft tokens)."""
+) -> _Drafted:
     by_name = {source.name: source for source in world.sources}
-    fates: list[list[tuple[bool, float]]] = []  # of each draft: (accepted if examined, confidence) by depth
+    fates: list[list[tuple[bool, float]]] = []  # of each draft: (accepted if examined, its probability) by depth
     passes: dict[int, int] = {}  # tokens that the draft model is fed in its pass number i
     for place, (sequence, plan) in enumerate(zip(sequences, plans, strict=True)):
         source = by_name.get(plan.source or "")
@@ -177,10 +200,11 @@ def _draft_and_verify(
             if source.informed and plan.gate is not None and not plan.gate([sure for _, sure in fate]):
                 break
         fates.append(fate)
-    drafts_ms = 0.0
+    drafts_ms = usual_ms = 0.0
     for _, num_fed in sorted(passes.items()):
         pass_ms = _taken(world, world.draft_ms(num_fed), number, chance)
         drafts_ms += pass_ms
+        usual_ms += world.draft_ms(num_fed) * world.speed(number)
         meter = getattr(policy, "meter", None)
         if meter is not None:
             meter(num_fed, float(sequences[0].num_tokens), pass_ms)
@@ -192,7 +216,8 @@ def _draft_and_verify(
         rounds.append(Round(sequence.sequence_id, len(fate), accepted, accepted + 1, plan.source or "", sure))
         if source is not None and source.uses_model and plan.shape:
             sequence.num_read += min(accepted, max(len(fate) - 1, 0))  # the last draft token was never fed
-    return rounds, drafts_ms, sum(len(fate) for fate in fates)
+    expected = sum(sum(accumulate((own for _, own in fate), operator.mul, initial=1.0)) for fate in fates)
+    return _Drafted(rounds, drafts_ms, usual_ms, sum(len(fate) for fate in fates), expected)
 
 
 def _drawn(source: Source, number: int, sequence: int, depth: int, chance: random.Random) -> tuple[bool, float]:
