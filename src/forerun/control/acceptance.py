@@ -154,24 +154,29 @@ class Acceptance:
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
         self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
 
-    def forecast(self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int) -> Forecast:
-        """What drafting up to `num_tokens` tokens from `prospect` would do."""
+    def forecast(
+        self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int, *, hopeful: bool = False
+    ) -> Forecast:
+        """What drafting up to `num_tokens` tokens from `prospect` would do; `hopeful`: if the first one did somewhat
+        better than it is known to."""
         table = self._table(key, prospect)
         table.upto(num_tokens)
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
-        odds, first_odds = math.exp(shift.value), math.exp(shift.hopeful)
+        odds = math.exp(shift.value)
+        first_odds = math.exp(shift.hopeful) if hopeful else odds
         value, drafted = [], []
         reached = going = 1.0
         prior = PRIOR
         for depth in range(num_tokens):
-            # What is given up on is hardly seen again, so a first token gets the benefit of the doubt.
             if depth < num_guessed:
                 accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
             else:
                 share = table.accepted[depth - num_guessed]
-                accepted, factor = (share.after(prior), odds) if depth else (share.hopeful(prior), first_odds)
+                accepted, factor = (
+                    (share.hopeful(prior), first_odds) if hopeful and not depth else (share.after(prior), odds)
+                )
                 prior = share.after(prior)
             # The logit of `accepted` plus the shift, without a logarithm.
             reached *= table.going_well[depth].mean * accepted * factor / (accepted * factor + 1.0 - accepted)

@@ -119,10 +119,17 @@ class AdaptiveLength:
         offered = [prospects[i] for i in decoding]
         keys = [_kind(sequences[i]) for i in decoding]
         options = [
-            [self._option(sequences[i], kind, prospect, prices, plain_ms / max(len(decoding), 1)) for prospect in found]
+            [self._option(sequences[i], kind, prospect, prices) for prospect in found]
             for i, kind, found in zip(decoding, keys, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
+        idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
+        if idle:
+            # What is given up on is hardly seen again, so it gets the benefit of the doubt first.
+            for place in idle:
+                sequence, kind = sequences[decoding[place]], keys[place]
+                options[place] = [self._option(sequence, kind, one, prices, hopeful=True) for one in offered[place]]
+            best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
         for place, i in enumerate(decoding):
@@ -170,9 +177,13 @@ class AdaptiveLength:
             host.per_draft_token_ms,
         )
 
-    def _option(self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, plain_ms: float) -> Option:
+    def _option(
+        self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, *, hopeful: bool = False
+    ) -> Option:
         most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
-        forecast = self.acceptance.forecast(sequence.sequence_id, (prospect.source, kind), prospect, most)
+        forecast = self.acceptance.forecast(
+            sequence.sequence_id, (prospect.source, kind), prospect, most, hopeful=hopeful
+        )
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:
             by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
