@@ -80,6 +80,17 @@ def by_widths(widths: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def comb_by_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The first node at each depth has widths[d] children, and the others none: (2, 3) has two nodes and three behind
+    the first of them."""
+    found: list[int] = []
+    first = -1
+    for width in widths:
+        found += [first] * width
+        first = len(found) - width
+    return tuple(found)
+
+
 def children_of(draft: Draft) -> list[list[int]]:
     """`children` of a draft, chain or tree."""
     return children(chain(len(draft.tokens)) if draft.parents is None else draft.parents)

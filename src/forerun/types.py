@@ -133,7 +133,7 @@ class Round:
     parent the accepted node at depth d was, from 0, and `widths[d]` how many children there were; a last width without
     a rank is a node all of whose children were rejected. So `len(widths)` depths were examined and `len(ranks)`
     accepted. Of a chain every rank is 0 and every width 1. Of a tree every node was proposed, up to the depth at which
-    the text ended.
+    the text ended. `depth` is how deep the draft was: of a chain `num_proposed`.
     """
 
     sequence_id: int
@@ -145,6 +145,7 @@ class Round:
     ranks: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
     num_free: int = 0
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

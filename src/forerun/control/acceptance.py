@@ -150,6 +150,7 @@ class Acceptance:
     def __init__(self) -> None:
         self._tables: dict[tuple[Key, str], _Table] = {}
         self._shifts: dict[tuple[int, Key], _Shift] = {}
+        self._siblings: dict[Key, list[_Share]] = {}
         self._sureness: dict[tuple[int, Key], _Shift] = {}  # of a sequence, against the calibration
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
         self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
@@ -198,6 +199,11 @@ class Acceptance:
         """Whether a source has told how sure it was of its tokens, and how that turned out."""
         return self._calibrations.get((key, None), _IDENTITY).num > 0
 
+    def sibling(self, key: Key, rank: int) -> float:
+        """How likely the child number `rank` (from 1) of a node is to be accepted, where those before it were not."""
+        shares = self._siblings.get(key) or _siblings()
+        return shares[rank - 1].mean if rank <= len(shares) else 0.0
+
     def gate(self, sequence_id: int, key: Key, prospect: Prospect, least: Sequence[float]) -> Gate:
         """A gate that lets a draft go on after token i (from 0) while the probability that all tokens so far will be
         accepted is at least `least[i]`: beyond them, never. It is shown the confidences of the tokens that a draft
@@ -224,14 +230,14 @@ class Acceptance:
         """One finished round of a draft that was to have `num_planned` tokens. `is_open`: it may have been ended early
         by a gate, or because its source had no more, and not by the end of the text."""
         table = self._table(key, prospect)
-        num_examined = min(done.num_accepted + 1, done.num_proposed)
+        num_examined = len(done.widths)
         table.upto(max(num_planned, num_examined))
         guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
         num_guessed = len(prospect.expected)
         shift = self._shifts.setdefault((done.sequence_id, key), _Shift())
         prior = PRIOR
         for depth in range(num_examined):
-            was_accepted = depth < done.num_accepted
+            was_accepted = _was_first(done, depth)
             if depth < num_guessed:
                 shift.note(was_accepted, guess.at(prospect.expected[depth], shift.value))
                 guess.note(prospect.expected[depth], 0.0, was_accepted)
@@ -241,11 +247,16 @@ class Acceptance:
                 shift.note(was_accepted, _shifted(prior, shift.value))
                 entry.note(was_accepted)
         if is_open:
-            for depth in range(min(done.num_proposed + 1, num_planned)):
-                was_drafted = depth < done.num_proposed
+            for depth in range(min(done.depth + 1, num_planned)):
+                was_drafted = depth < done.depth
                 table.drafted[depth].note(was_drafted)
-                if depth <= done.num_accepted:
+                if depth <= done.num_accepted and (depth == 0 or _was_first(done, depth - 1)):
                     table.going_well[depth].note(was_drafted)
+        for rank, share in enumerate(self._siblings.setdefault(key, _siblings()), start=1):
+            for depth, width in enumerate(done.widths):
+                accepted = done.ranks[depth] if depth < len(done.ranks) else width
+                if rank <= accepted and rank < width:
+                    share.note(accepted == rank)
         self._calibrate(key, done, prospect.num_free)
 
     def _calibrate(self, key: Key, done: Round, num_free: int) -> None:
@@ -253,9 +264,9 @@ class Acceptance:
             return
         calibration = self._calibrations.setdefault((key, None), _Calibration())
         sureness = self._sureness.setdefault((done.sequence_id, key), _Shift())
-        num_examined = min(done.num_accepted + 1, done.num_proposed)
+        num_examined = len(done.widths)
         for depth, confidence in enumerate(done.confidences[: max(num_examined - num_free, 0)], start=num_free):
-            was_accepted = depth < done.num_accepted
+            was_accepted = _was_first(done, depth)
             sureness.note(was_accepted, calibration.at(confidence, sureness.value))
             calibration.note(confidence, sureness.value, was_accepted)
 
@@ -287,6 +298,19 @@ class Acceptance:
 
 
 _NONE = _Shift()
+
+
+def _siblings() -> list[_Share]:
+    """Second, third and fourth children, before anything is known of them: the likelihood of a draft model's second
+    choice where its first was wrong, and so on (papers quote .3 to .5 for the second)."""
+    return [_Share(mean * PRIOR_WEIGHT, PRIOR_WEIGHT) for mean in (0.35, 0.2, 0.12)]
+
+
+def _was_first(done: Round, depth: int) -> bool:
+    """Whether the first child at a depth was accepted."""
+    return depth < len(done.ranks) and done.ranks[depth] == 0
+
+
 _IDENTITY = _Calibration()
 
 

@@ -14,8 +14,11 @@ from forerun.control.exploring import Credit
 from forerun.control.policy import Load
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
+from forerun.topology import comb_by_widths
 from forerun.types import Gate, Plan, Prospect, Round, Step
 
+MAX_WIDTH = 4
+"""Most children of a node."""
 MAX_MODEL_LENGTH = 32
 """Longest draft of a draft model; the policy rarely comes near it."""
 PIECE_OF_ROUND = 3.0
@@ -44,7 +47,7 @@ class _Pending:
     key: Key
     prospect: Prospect
     plan: Plan
-    limit: int
+    num_planned: int  # depths that the draft was to have
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +163,7 @@ class AdaptiveLength:
                 if done.num_accepted:
                     self._credit.note_success((done.sequence_id, *pending.key))
                 ended_early = done.num_emitted <= done.num_accepted  # cut by a stop or a limit
-                self.acceptance.observe(
-                    pending.key, pending.prospect, min(pending.plan.shape, pending.limit), not ended_early, done
-                )
+                self.acceptance.observe(pending.key, pending.prospect, pending.num_planned, not ended_early, done)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -232,8 +233,43 @@ class AdaptiveLength:
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
         self._known[sequence.sequence_id].used.add(prospect.source)
         plan = Plan(length, prospect.source, gate=gate)
-        self._pending[sequence.sequence_id] = _Pending(key, prospect, plan, prospect.longest)
+        if prospect.trees:
+            widths = self._widths(sequence, key, prospect, length, best, prices, load)
+            if max(widths) > 1:
+                tree = comb_by_widths(widths)
+                plan = replace(plan, shape=len(tree), tree=tree)
+        self._pending[sequence.sequence_id] = _Pending(key, prospect, plan, min(length, prospect.longest))
         return plan
+
+    def _widths(
+        self,
+        sequence: SequenceView,
+        key: Key,
+        prospect: Prospect,
+        length: int,
+        best: Choice,
+        prices: Prices,
+        load: Load,
+    ) -> list[int]:
+        """How many children each node of a chain is to have: second choices are rows without a pass of their own, and
+        come in where a row costs less than what they save."""
+        value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
+        found: list[tuple[float, int]] = []
+        for depth, reached in enumerate((1.0, *value)[: len(value)]):
+            missed = reached - value[depth]
+            for rank in range(1, MAX_WIDTH):
+                share = self.acceptance.sibling(key, rank)
+                found.append((missed * share, depth))
+                missed *= 1.0 - share
+        widths = [1] * length
+        num_rows = float(load.num_tokens + sum(taken[1] for taken in best.taken if taken))
+        for worth, depth in sorted(found, reverse=True):
+            row_ms = prices.target_ms(num_rows + 1.0) - prices.target_ms(num_rows) + prices.row_ms
+            if worth <= best.rate * row_ms or num_rows - load.num_tokens >= self.max_rows:
+                break
+            widths[depth] += 1
+            num_rows += 1.0
+        return widths
 
     def _piece(self, prices: Prices, plain_ms: float) -> int:
         """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
@@ -294,9 +330,7 @@ class AdaptiveLength:
                     cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
                 if self._credit.spend(key, cost_ms, self._num_rounds):
                     plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
-                    self._pending[sequence.sequence_id] = _Pending(
-                        (prospect.source, kind), prospect, plans[i], prospect.longest
-                    )
+                    self._pending[sequence.sequence_id] = _Pending((prospect.source, kind), prospect, plans[i], length)
                     if self.prediction is not None:
                         self.prediction = replace(self.prediction, purpose="probe")
                     return

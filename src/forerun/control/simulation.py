@@ -7,15 +7,14 @@ is decoded and no clock is read: a run of a thousand rounds takes well under a s
 from __future__ import annotations
 
 import math
-import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Literal
 
 from forerun.control.policy import Load, Policy
 from forerun.sampling import SamplingParams
+from forerun.topology import chain, children, first_path
 from forerun.types import Plan, Prospect, Round, Step
 
 Acceptances = Callable[[int, int, int], float]
@@ -25,13 +24,15 @@ Acceptances = Callable[[int, int, int], float]
 @dataclass(frozen=True, slots=True)
 class Source:
     """A source of drafts in a world. With `uses_model` every token costs a pass of the draft model. `informed` in
-    [0, 1): how far the draft model knows which of its tokens will be accepted; 0 gives no confidences at all."""
+    [0, 1): how far the draft model knows which of its tokens will be accepted; 0 gives no confidences at all. `sibling`
+    is how likely a further child is to be accepted where those before it were not; None for a source without trees."""
 
     name: str
     acceptance: Acceptances
     uses_model: bool = True
     longest: int = 64
     informed: float = 0.0
+    sibling: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ def _prospects(world: World, sequence: _Sequence) -> list[Prospect]:
     for source in world.sources:
         if source.uses_model:
             num_unread = sequence.num_tokens - 1 - sequence.num_read
-            found.append(Prospect(source.name, source.longest, num_unread=max(num_unread, 0)))
+            trees = source.sibling is not None
+            found.append(Prospect(source.name, source.longest, num_unread=max(num_unread, 0), trees=trees))
         else:
             found.append(Prospect(source.name, source.longest, num_free=source.longest))
     return found
@@ -193,7 +195,7 @@ def _draft_and_verify(
             num_fed = min(plan.read or num_unread, num_unread, plan.most_unread or num_unread)
             passes[0] = passes.get(0, 0) + num_fed
             sequence.num_read = sequence.num_read + num_fed if plan.read else sequence.num_tokens
-        while source is not None and len(fate) < min(plan.shape, source.longest):
+        while source is not None and len(fate) < min(len(_widths(plan)), source.longest):
             if source.uses_model:
                 passes[len(fate)] = passes.get(len(fate), 0) + 1
             fate.append(_drawn(source, number, place, len(fate), chance))
@@ -210,14 +212,49 @@ def _draft_and_verify(
             meter(num_fed, float(sequences[0].num_tokens), pass_ms)
     rounds = []
     for sequence, plan, fate in zip(sequences, plans, fates, strict=True):
-        accepted = next((depth for depth, (holds, _) in enumerate(fate) if not holds), len(fate))
         source = by_name.get(plan.source or "")
-        sure = tuple(found for _, found in fate) if source is not None and source.informed else ()
-        rounds.append(Round(sequence.sequence_id, len(fate), accepted, accepted + 1, plan.source or "", sure))
+        rounds.append(_round(sequence.sequence_id, plan, source, fate, chance))
+        accepted = rounds[-1].num_accepted
         if source is not None and source.uses_model and plan.shape:
             sequence.num_read += min(accepted, max(len(fate) - 1, 0))  # the last draft token was never fed
-    expected = sum(sum(accumulate((own for _, own in fate), operator.mul, initial=1.0)) for fate in fates)
-    return _Drafted(rounds, drafts_ms, usual_ms, sum(len(fate) for fate in fates), expected)
+    expected = sum(
+        _expected(_widths(plan), by_name.get(plan.source or ""), fate) for plan, fate in zip(plans, fates, strict=True)
+    )
+    return _Drafted(rounds, drafts_ms, usual_ms, sum(done.num_proposed for done in rounds), expected)
+
+
+def _widths(plan: Plan) -> list[int]:
+    """Children of each node on the path of first children; other nodes have none here."""
+    tree = chain(plan.shape) if plan.tree is None else plan.tree
+    behind = children(tree)
+    return [len(behind[node + 1]) for node in (-1, *first_path(tree)) if behind[node + 1]]
+
+
+def _round(
+    sequence_id: int, plan: Plan, source: Source | None, fate: Sequence[tuple[bool, float]], chance: random.Random
+) -> Round:
+    """What became of a draft: first children up to the first that is rejected, and one of its siblings if it holds."""
+    widths = _widths(plan)[: len(fate)]
+    accepted = next((depth for depth, (holds, _) in enumerate(fate) if not holds), len(fate))
+    ranks = [0] * accepted
+    if accepted < len(fate) and source is not None and source.sibling is not None:
+        holding = (rank for rank in range(1, widths[accepted]) if chance.random() < source.sibling)
+        ranks += [rank for rank in (next(holding, 0),) if rank]
+    sure = tuple(found for _, found in fate) if source is not None and source.informed else ()
+    return Round(
+        sequence_id, sum(widths), len(ranks), len(ranks) + 1, plan.source or "", sure, tuple(ranks),
+        tuple(widths[: accepted + 1]), 0, len(fate),
+    )  # fmt: skip
+
+
+def _expected(widths: Sequence[int], source: Source | None, fate: Sequence[tuple[bool, float]]) -> float:
+    """Tokens that a round with this draft makes on average."""
+    total = reached = 1.0
+    missing = 1.0 - (source.sibling or 0.0 if source is not None else 0.0)
+    for width, (_, own) in zip(widths, fate, strict=False):
+        total += reached * (own + (1.0 - own) * (1.0 - missing ** (width - 1)))
+        reached *= own
+    return total
 
 
 def _drawn(source: Source, number: int, sequence: int, depth: int, chance: random.Random) -> tuple[bool, float]:

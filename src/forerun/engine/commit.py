@@ -48,9 +48,8 @@ def _round(sequence_id: int, draft: Draft, path: tuple[int, ...], followers: lis
     an end or the budget, and beside those, were never in question: they count as neither kept nor rejected."""
     kept = path[:num_kept]
     is_cut = num_kept <= len(path)
-    num_proposed = len(draft.tokens)
-    if is_cut and num_proposed:
-        num_proposed = sum(depth <= num_kept for depth in depths_of(draft))
+    depths = [depth for depth in depths_of(draft) if not is_cut or depth <= num_kept]
+    num_proposed = len(depths)
     reached = [followers[node + 1] for node in (-1, *kept)]  # the children that were looked at behind each
     reached = reached[: len(kept) if is_cut else len(kept) + bool(reached[-1])]
     ranks = tuple(children.index(node) for node, children in zip(kept, reached, strict=False))
@@ -60,7 +59,7 @@ def _round(sequence_id: int, draft: Draft, path: tuple[int, ...], followers: lis
         confidences = tuple(draft.confidences[node] for node in seen if node < len(draft.confidences))
     return Round(
         sequence_id, num_proposed, len(kept), num_kept, draft.source, confidences, ranks,
-        tuple(len(children) for children in reached), draft.num_free,
+        tuple(len(children) for children in reached), draft.num_free, max(depths, default=0),
     )  # fmt: skip
 
 
