@@ -173,7 +173,14 @@ def test_a_draft_model_that_knows_how_sure_it_is(informed: float, acceptance: fl
     cell = world(slope=0.1, sources=[Source("model", always(acceptance), informed=informed)])
     best = best_rate(cell, 0)[0]
     found = fmean(simulate(policy(cell), cell, 500, seed).expected_rate(130) for seed in range(3)) / best
-    assert found >= {0.0: 0.95, 0.3: 0.97, 0.7: 1.03, 0.9: 1.1}[informed]
+    # The best threshold there is brings 1.05 and 1.07 where half of the tokens are accepted, 1.16 and 1.23 where four
+    # fifths are.
+    better = (
+        {0.0: 0.95, 0.3: 0.97, 0.7: 1.0, 0.9: 1.03}
+        if acceptance == 0.5
+        else {0.0: 0.95, 0.3: 0.97, 0.7: 1.08, 0.9: 1.15}
+    )
+    assert found >= better[informed]
 
 
 SUFFIX, MODEL = "suffix", "model"

@@ -25,8 +25,10 @@ MEMORY = 2000.0
 FIRST_VARIANCE, LARGEST_VARIANCE = 0.5, 1.5
 STEADY_VARIANCE, SILENT_VARIANCE = 0.0004, 0.004
 """Of a sequence's own number: at first, at most, and what is added by a token and by a round without a draft."""
-USUAL_TREND = 0.45
+USUAL_TREND = 0.4
 """A moving average of surprises that chance alone makes."""
+TRIAL = 40.0
+"""Tokens that a source which makes no guesses of its own is given the benefit of the doubt for, whatever else there is."""
 HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
@@ -37,10 +39,12 @@ NEGLIGIBLE = 0.005
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What a draft from a prospect would do. `value[i]` is the probability that token i is drafted and accepted with
-    all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all."""
+    all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all, and
+    `accepted[i]` that it is accepted if it is examined, if things are somewhat better than they look."""
 
     value: tuple[float, ...]
     drafted: tuple[float, ...]
+    accepted: tuple[float, ...]
 
 
 @dataclass
@@ -105,7 +109,7 @@ class _Shift:
         unexpected = was_accepted - predicted
         self.trend += 0.3 * (unexpected - self.trend)
         turn = max(abs(self.trend) - USUAL_TREND, 0.0)
-        variance = min(self.variance + STEADY_VARIANCE + 2.0 * turn * turn, LARGEST_VARIANCE)
+        variance = min(self.variance + STEADY_VARIANCE + 3.0 * turn * turn, LARGEST_VARIANCE)
         self.variance = variance / (1.0 + variance * predicted * (1.0 - predicted))
         moved = self.value + self.variance * unexpected
         self.value = max(-LARGEST_SHIFT, min(LARGEST_SHIFT, moved))
@@ -166,27 +170,33 @@ class Acceptance:
         num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
         odds = math.exp(shift.value)
+        hopeful = hopeful or (not num_guessed and table.accepted[0].total < TRIAL)
         first_odds = math.exp(shift.hopeful) if hopeful else odds
-        value, drafted = [], []
-        reached = going = 1.0
+        value, drafted, examined = [], [], []
+        reached = going = all_so_far = 1.0
         prior = PRIOR
         for depth in range(num_tokens):
             if depth < num_guessed:
                 accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
+                best = accepted
             else:
                 share = table.accepted[depth - num_guessed]
                 accepted, factor = (
                     (share.hopeful(prior), first_odds) if hopeful and not depth else (share.after(prior), odds)
                 )
+                best = share.hopeful(prior)
                 prior = share.after(prior)
             # The logit of `accepted` plus the shift, without a logarithm.
-            reached *= table.going_well[depth].mean * accepted * factor / (accepted * factor + 1.0 - accepted)
+            likely = accepted * factor / (accepted * factor + 1.0 - accepted)
+            reached *= table.going_well[depth].mean * likely
             going *= table.drafted[depth].mean
-            if reached < NEGLIGIBLE:
+            all_so_far *= likely
+            if all_so_far < NEGLIGIBLE:
                 break
             value.append(reached)
             drafted.append(going)
-        return Forecast(tuple(value), tuple(drafted))
+            examined.append(best * odds / (best * odds + 1.0 - best))
+        return Forecast(tuple(value), tuple(drafted), tuple(examined))
 
     def pass_by(self, sequence_id: int, key: Key) -> None:
         """A round in which nothing was drafted for a sequence from a source that could have been."""

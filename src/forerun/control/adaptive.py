@@ -296,12 +296,10 @@ class AdaptiveLength:
         pass_ms = prices.draft_ms(float(num_drafting)) / num_drafting + prices.token_ms
         base = load.num_tokens + sum(taken[1] for taken in best.taken if taken) * (num_drafting > 1)
         least = []
-        for i in range(len(expected.value) - 1):
+        for i in range(len(expected.accepted) - 1):
             rows = base + (i + 1) * (num_drafting == 1)
             cost_ms = prices.target_ms(rows + 1) - prices.target_ms(rows) + prices.row_ms + pass_ms
-            before, value = expected.value[i], expected.value[i + 1]
-            accepted = value / before if before > 0.0 else 0.0
-            least.append(best.rate * cost_ms / max(accepted, 1e-9))
+            least.append(best.rate * cost_ms / expected.accepted[i + 1])
         return least
 
     def _explore(

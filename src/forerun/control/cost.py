@@ -18,13 +18,16 @@ SPEED_RATE = 0.25
 """Share of a deviation that the curve's common factor takes over from one pass."""
 BEND_RATE = 0.08
 """The same, for passes of about as many rows."""
+COMMON_RATE = 0.05
+"""Share of a correction by rows that moves to the common factor with each pass."""
+NEAR = 4
+"""Kinds of passes that may be told from each other: so many rows apart, or a doubling above 16."""
 AGREED, AGREED_RATE = 0.1, 0.7
 """Where the last three passes all deviate by more than this to one side, so much of it is taken over."""
 FAR_RATE = 0.5
 """Share of a deviation that passes take over which are larger than all that were measured."""
 LARGEST_STEP = 0.5
 """Deviations count for at most this (natural logarithm: a factor of 1.6), so that a stall is no new speed."""
-CONTEXT_RATE = 0.02
 HOST_RATE = 0.1
 
 
@@ -32,7 +35,8 @@ class PassCost:
     """Milliseconds of one pass of one model on one device.
 
     `curve` is t(rows) as it was measured at `curve.context` cached tokens. `per_cached_ms` is what one row costs more
-    for each cached token of its sequence that it looks at, if it is known beforehand; it is learnt from then on.
+    for each cached token of its sequence that it looks at, where that is known; otherwise texts that grow longer are
+    followed as a machine is that grows slower.
     """
 
     def __init__(self, curve: CostCurve, per_cached_ms: float = 0.0) -> None:
@@ -42,13 +46,11 @@ class PassCost:
         self._speed = 0.0  # natural logarithm of the common factor
         self._bends: dict[int, float] = {}  # by bucket of rows, the same
         self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
-        self._mean_looked_at: float | None = None
         self.num_noted = 0
 
     def at(self, num_rows: int, num_cached: float = 0.0) -> float:
         """Milliseconds of a pass of `num_rows` rows (at least 1), each of which looks at `num_cached` tokens."""
-        corrected = math.exp(self._speed + self._bends.get(_bucket(num_rows), 0.0))
-        return self._uncorrected(num_rows, num_cached) * corrected
+        return self._uncorrected(num_rows, num_cached) * math.exp(self._speed + self._bend(num_rows))
 
     def table(self, num_cached: float = 0.0) -> PassTable:
         """What passes cost now, for a decision that asks for many."""
@@ -74,8 +76,21 @@ class PassCost:
             self._speed += AGREED_RATE * left
             return
         self._speed += SPEED_RATE * left
-        self._bends[bucket] = 0.998 * self._bends.get(bucket, 0.0) + BEND_RATE * left
-        self._learn_context(num_rows * num_cached, left, milliseconds)
+        self._bends[bucket] = self._bends.get(bucket, 0.0) + BEND_RATE * left
+        # What passes of all kinds deviate by is the machine's speed, and goes for those that were not made, too.
+        common = COMMON_RATE * self._bends[bucket]
+        self._speed += common
+        for known in self._bends:
+            self._bends[known] -= common
+
+    def _bend(self, num_rows: int) -> float:
+        """The correction of passes of about so many rows: where none was made, that of the nearest kind, if it is
+        near."""
+        bucket = _bucket(num_rows)
+        if bucket in self._bends:
+            return self._bends[bucket]
+        nearest = min(self._bends, key=lambda known: abs(known - bucket), default=None)
+        return 0.0 if nearest is None or abs(nearest - bucket) > NEAR else self._bends[nearest]
 
     @property
     def factor(self) -> float:
@@ -88,18 +103,6 @@ class PassCost:
             base = self._measured[num_rows] = self.curve.at(num_rows)
         more = num_rows * (num_cached - self.curve.context) * self._per_cached_ms
         return max(base + more, 0.5 * base)
-
-    def _learn_context(self, looked_at: float, deviation: float, milliseconds: float) -> None:
-        """What is left over and goes with the tokens that were looked at is their cost: one step of least squares on
-        how far they are from their mean, so that a machine that slows down is not taken for a text that grows."""
-        if self._mean_looked_at is None:
-            self._mean_looked_at = looked_at
-        self._mean_looked_at += 0.05 * (looked_at - self._mean_looked_at)
-        away = looked_at - self._mean_looked_at
-        spread = looked_at * looked_at + self._mean_looked_at * self._mean_looked_at
-        if spread > 0.0:
-            change = CONTEXT_RATE * deviation * milliseconds * away / spread
-            self._per_cached_ms = max(self._per_cached_ms + change, 0.0)
 
 
 class PassTable:
