@@ -28,11 +28,12 @@ STEADY_VARIANCE, SILENT_VARIANCE = 0.0004, 0.004
 USUAL_TREND = 0.4
 """A moving average of surprises that chance alone makes."""
 TRIAL = 40.0
-"""Tokens that a source which makes no guesses of its own is given the benefit of the doubt for, whatever else there is."""
+"""Tokens for which a source that makes no guesses of its own is given the benefit of the doubt, whatever else there
+is."""
 HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
-NEGLIGIBLE = 0.005
+NEGLIGIBLE = 0.02
 """Probability below which a draft token is not worth thinking of."""
 
 

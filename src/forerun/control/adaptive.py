@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import Acceptance, Key
+from forerun.control.acceptance import Acceptance, Forecast, Key
 from forerun.control.choice import Choice, Option, Prices, choose
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
@@ -91,6 +91,7 @@ class AdaptiveLength:
         self._credit = Credit(probe_share)
         self._known: dict[int, _Known] = {}
         self._pending: dict[int, _Pending] = {}
+        self._forecasts: dict[tuple[int, str], Forecast] = {}  # of the round at hand
         self._num_rounds = 0
         self._usual_length = 200.0  # of an answer, in tokens
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
@@ -116,6 +117,7 @@ class AdaptiveLength:
     ) -> list[Plan]:
         self._num_rounds += 1
         self._pending.clear()
+        self._forecasts.clear()
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
@@ -196,6 +198,7 @@ class AdaptiveLength:
                 if known is not None and prospect.source in known.used:
                     stay = min(stay, USUAL_STAY)
                 charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
+        self._forecasts[sequence.sequence_id, prospect.source] = forecast
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
 
     def _expected_tokens(self, sequence: SequenceView) -> float:
@@ -253,7 +256,7 @@ class AdaptiveLength:
     ) -> list[int]:
         """How many children each node of a chain is to have: second choices are rows without a pass of their own, and
         come in where a row costs less than what they save."""
-        value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
+        value = self._forecasts[sequence.sequence_id, prospect.source].value[:length]
         found: list[tuple[float, int]] = []
         for depth, reached in enumerate((1.0, *value)[: len(value)]):
             missed = reached - value[depth]
@@ -290,8 +293,7 @@ class AdaptiveLength:
         """[i]: the probability that tokens 0..i are all accepted from which on token i + 1 is worth its time. Time is
         worth the tokens that the round at hand makes of it; token i + 1 costs a row and a pass of the draft model, and
         adds a token if it is accepted too."""
-        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
-        expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, most)
+        expected = self._forecasts[sequence.sequence_id, prospect.source]
         num_drafting = max(sum(taken is not None for taken in best.taken), 1)
         pass_ms = prices.draft_ms(float(num_drafting)) / num_drafting + prices.token_ms
         base = load.num_tokens + sum(taken[1] for taken in best.taken if taken) * (num_drafting > 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Mapping
 
 from forerun.types import CostCurve, Step
 
@@ -40,7 +41,7 @@ class PassCost:
     """
 
     def __init__(self, curve: CostCurve, per_cached_ms: float = 0.0) -> None:
-        self.curve = curve
+        self.curve = CostCurve(curve.context, _never_falling(curve.milliseconds))
         self._per_cached_ms = per_cached_ms
         self._measured: dict[int, float] = {}
         self._speed = 0.0  # natural logarithm of the common factor
@@ -151,6 +152,19 @@ class HostCost:
             rate = HOST_RATE if self.per_draft_token_ms else 1.0
             found = _clamped(found, self.per_draft_token_ms, rate)
             self.per_draft_token_ms += rate * (found - self.per_draft_token_ms)
+
+
+def _never_falling(measured: Mapping[int, float]) -> dict[int, float]:
+    """The nearest curve by which more rows never cost less (isotonic regression, Ayer et al. 1955: neighbours that fall
+    are averaged). Where they seem to, something else ran, and a decision would take it for a bargain."""
+    blocks: list[tuple[float, list[int]]] = []
+    for rows in sorted(measured):
+        blocks.append((measured[rows], [rows]))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (low, first), (high, last) = blocks[-2:]
+            mean = (low * len(first) + high * len(last)) / (len(first) + len(last))
+            blocks[-2:] = [(mean, first + last)]
+    return {row: mean for mean, several in blocks for row in several}
 
 
 def _clamped(found: float, known: float, rate: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 
@@ -17,14 +16,14 @@ UNUSED = -(1 << 40)
 
 
 def measure_cost(
-    model: Model, *, context: int = 128, rows: Sequence[int] = ROWS, budget_s: float = 1.5, sequence_id: int = UNUSED
+    model: Model, *, context: int = 128, rows: Sequence[int] = ROWS, budget_s: float = 2.5, sequence_id: int = UNUSED
 ) -> CostCurve:
     """Milliseconds of a pass that verifies `rows` tokens of one sequence after `context` cached tokens.
 
     Rounds over all row counts, upwards and downwards in turn, repeat until `budget_s` seconds are used, so that a
     machine whose speed drifts tilts no part of the curve. A fast model gets many rounds, a slow one just one, which
-    keeps first use within seconds. Each point is the lower median of its passes: a first use, or whatever else runs on
-    the machine, only ever adds.
+    keeps first use within seconds. Each point is the lower quartile of its passes: a first use, or whatever else runs
+    on the machine, only ever adds.
 
     A short context of the model lowers `context` and drops row counts that do not fit. `sequence_id` must not be in
     use.
@@ -54,4 +53,8 @@ def measure_cost(
             order.reverse()
     finally:
         model.free(sequence_id)
-    return CostCurve(context, {count: 1e3 * statistics.median_low(found) for count, found in times.items()})
+    return CostCurve(context, {count: 1e3 * _low_quartile(found) for count, found in times.items()})
+
+
+def _low_quartile(found: Sequence[float]) -> float:
+    return sorted(found)[(len(found) - 1) // 4]
