@@ -37,10 +37,12 @@ NEGLIGIBLE = 0.005
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What a draft from a prospect would do. `value[i]` is the probability that token i is drafted and accepted with
-    all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all."""
+    all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all, and
+    `accepted[i]` that it is accepted, given that it is examined."""
 
     value: tuple[float, ...]
     drafted: tuple[float, ...]
+    accepted: tuple[float, ...]
 
 
 @dataclass
@@ -162,7 +164,7 @@ class Acceptance:
         num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
         odds, first_odds = math.exp(shift.value), math.exp(shift.hopeful)
-        value, drafted = [], []
+        value, drafted, given_examined = [], [], []
         reached = going = 1.0
         prior = PRIOR
         for depth in range(num_tokens):
@@ -174,13 +176,15 @@ class Acceptance:
                 accepted, factor = (share.after(prior), odds) if depth else (share.hopeful(prior), first_odds)
                 prior = share.after(prior)
             # The logit of `accepted` plus the shift, without a logarithm.
-            reached *= table.going_well[depth].mean * accepted * factor / (accepted * factor + 1.0 - accepted)
+            accepted = accepted * factor / (accepted * factor + 1.0 - accepted)
+            reached *= table.going_well[depth].mean * accepted
             going *= table.drafted[depth].mean
             if reached < NEGLIGIBLE:
                 break
             value.append(reached)
             drafted.append(going)
-        return Forecast(tuple(value), tuple(drafted))
+            given_examined.append(accepted)
+        return Forecast(tuple(value), tuple(drafted), tuple(given_examined))
 
     def pass_by(self, sequence_id: int, key: Key) -> None:
         """A round in which nothing was drafted for a sequence from a source that could have been."""

@@ -11,6 +11,7 @@ from forerun.control.acceptance import Acceptance, Key
 from forerun.control.choice import Choice, Option, Prices, choose
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
+from forerun.control.gating import Company, thresholds
 from forerun.control.policy import Load
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
@@ -125,12 +126,13 @@ class AdaptiveLength:
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
+        company = Company.of(options, best, load.num_tokens)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
             if taken is not None:
                 prospect, length = offered[place][taken[0]], taken[1]
-                plans[i] = self._made(sequences[i], keys[place], prospect, length, best, prices, load, plain_ms)
+                plans[i] = self._made(sequences[i], keys[place], prospect, length, best.rate, company, prices, plain_ms)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], keys[place], offered[place], plans[i])
         self._explore([(i, sequences[i], keys[p], offered[p]) for p, i in enumerate(decoding)], plans, best, prices)
@@ -171,8 +173,8 @@ class AdaptiveLength:
         )
 
     def _option(self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, plain_ms: float) -> Option:
-        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
-        forecast = self.acceptance.forecast(sequence.sequence_id, (prospect.source, kind), prospect, most)
+        key = (prospect.source, kind)
+        forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:
             by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
@@ -185,6 +187,9 @@ class AdaptiveLength:
                     stay = min(stay, USUAL_STAY)
                 charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
+
+    def _most(self, prospect: Prospect) -> int:
+        return min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
 
     def _expected_tokens(self, sequence: SequenceView) -> float:
         """How much is still to be written: as much as answers usually have, or as much again, and what there is room
@@ -200,9 +205,9 @@ class AdaptiveLength:
         kind: str,
         prospect: Prospect,
         length: int,
-        best: Choice,
+        rate: float,
+        company: Company,
         prices: Prices,
-        load: Load,
         plain_ms: float,
     ) -> Plan:
         """The plan for a choice: the reading that it needs first, or a draft that a gate may end."""
@@ -215,7 +220,8 @@ class AdaptiveLength:
         if length > prospect.num_free:
             gate = _always  # which makes the drafter say how sure it is
             if self.acceptance.is_calibrated(key):
-                least = self._thresholds(sequence, key, prospect, best, prices, load)
+                expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
+                least = thresholds(expected, prospect.num_free, company, prices, rate)
                 while length < len(least) and least[length - 1] < 0.9:
                     length += 1  # for the case that the draft model is surer than usual
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
@@ -230,32 +236,6 @@ class AdaptiveLength:
         while piece < 4096 and prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * plain_ms:
             piece *= 2
         return piece
-
-    def _thresholds(
-        self,
-        sequence: SequenceView,
-        key: Key,
-        prospect: Prospect,
-        best: Choice,
-        prices: Prices,
-        load: Load,
-    ) -> list[float]:
-        """[i]: the probability that tokens 0..i are all accepted from which on token i + 1 is worth its time. Time is
-        worth the tokens that the round at hand makes of it; token i + 1 costs a row and a pass of the draft model, and
-        adds a token if it is accepted too."""
-        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
-        expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, most)
-        num_drafting = max(sum(taken is not None for taken in best.taken), 1)
-        pass_ms = prices.draft_ms(float(num_drafting)) / num_drafting + prices.token_ms
-        base = load.num_tokens + sum(taken[1] for taken in best.taken if taken) * (num_drafting > 1)
-        least = []
-        for i in range(len(expected.value) - 1):
-            rows = base + (i + 1) * (num_drafting == 1)
-            cost_ms = prices.target_ms(rows + 1) - prices.target_ms(rows) + prices.row_ms + pass_ms
-            before, value = expected.value[i], expected.value[i + 1]
-            accepted = value / before if before > 0.0 else 0.0
-            least.append(best.rate * cost_ms / max(accepted, 1e-9))
-        return least
 
     def _explore(
         self,
