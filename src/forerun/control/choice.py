@@ -208,6 +208,9 @@ def _grown(
         i: option for i, option in open_ones.items()
         if option.num_free < len(option.value) and growing.lengths.get(i, 0) == option.num_free
     }  # fmt: skip
+    for sequence, option in list(open_ones.items()):
+        if option.charge_ms > 0.0 and not _earns_charge(growing, option, rate):
+            del open_ones[sequence]  # or it would spoil the passes of the others
     number = num_worse = 0
     while open_ones and num_worse < PATIENCE:
         order = sorted(open_ones, key=lambda i: -open_ones[i].value[open_ones[i].num_free + number])
@@ -229,6 +232,14 @@ def _grown(
         for sequence, place in enumerate(assignment)
     )
     return Choice(taken, best[0], best[1])
+
+
+def _earns_charge(growing: _Growing, option: Option, rate: float) -> bool:
+    """Whether what has to be read first can pay, if all passes take place anyway."""
+    earned = 0.0
+    for depth in range(option.num_free, len(option.value)):
+        earned += max(option.value[depth] - rate * growing.own_ms(option, depth), 0.0)
+    return earned >= rate * option.charge_ms
 
 
 def _free_tokens(options: Mapping[int, Option]) -> list[tuple[int, int]]:
