@@ -73,6 +73,16 @@ class _Share:
         self.total += 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a table says of one depth."""
+
+    accepted: float
+    hopeful: float  # of the first depth only
+    going: float  # drafted, given that the depth before was
+    going_well: float
+
+
 @dataclass
 class _Table:
     """What is known of one source for one kind of request in one context, by depth. `accepted` begins behind the tokens
@@ -80,6 +90,7 @@ class _Table:
     one before it, so that the first tokens of a good source promise that deeper ones are good."""
 
     accepted: list[_Share] = field(default_factory=list)
+    means: list[_Means] = field(default_factory=list)  # of all of it, until more is learnt
     drafted: list[_Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
     going_well: list[_Share] = field(default_factory=list)  # the same, where all before were accepted
 
@@ -89,6 +100,17 @@ class _Table:
             self.accepted.append(_Share(0.0, 0.0))
             self.drafted.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
             self.going_well.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
+
+    def learn_means(self, depth: int) -> None:
+        """Have the means of all depths up to this one."""
+        self.upto(depth + 1)
+        for place in range(len(self.means), depth + 1):
+            prior = self.means[-1].accepted if place else PRIOR
+            share = self.accepted[place]
+            going, going_well = self.drafted[place].mean, self.going_well[place].mean
+            self.means.append(
+                _Means(share.after(prior), share.hopeful(prior) if place == 0 else 0.0, going, going_well)
+            )
 
 
 @dataclass
@@ -156,30 +178,34 @@ class Acceptance:
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
         self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
 
-    def forecast(self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int) -> Forecast:
-        """What drafting up to `num_tokens` tokens from `prospect` would do."""
+    def forecast(
+        self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int, least: float = NEGLIGIBLE
+    ) -> Forecast:
+        """What drafting up to `num_tokens` tokens from `prospect` would do, as far as their values are at least
+        `least`."""
         table = self._table(key, prospect)
-        table.upto(num_tokens)
+        means = table.means
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
-        odds, first_odds = math.exp(shift.value), math.exp(shift.hopeful)
+        # What is given up on is hardly seen again, so a first token gets the benefit of the doubt.
+        odds, factor = math.exp(shift.value), math.exp(shift.hopeful)
         value, drafted, given_examined = [], [], []
         reached = going = 1.0
-        prior = PRIOR
         for depth in range(num_tokens):
-            # What is given up on is hardly seen again, so a first token gets the benefit of the doubt.
+            if depth >= len(means):
+                table.learn_means(depth)
             if depth < num_guessed:
-                accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
+                accepted = guess.at(prospect.expected[depth], 0.0)
             else:
-                share = table.accepted[depth - num_guessed]
-                accepted, factor = (share.after(prior), odds) if depth else (share.hopeful(prior), first_odds)
-                prior = share.after(prior)
+                mean = means[depth - num_guessed]
+                accepted = mean.accepted if depth else mean.hopeful
             # The logit of `accepted` plus the shift, without a logarithm.
             accepted = accepted * factor / (accepted * factor + 1.0 - accepted)
-            reached *= table.going_well[depth].mean * accepted
-            going *= table.drafted[depth].mean
-            if reached < NEGLIGIBLE:
+            factor = odds
+            reached *= means[depth].going_well * accepted
+            going *= means[depth].going
+            if reached < least:
                 break
             value.append(reached)
             drafted.append(going)
@@ -225,6 +251,7 @@ class Acceptance:
         table = self._table(key, prospect)
         num_examined = min(done.num_accepted + 1, done.num_proposed)
         table.upto(max(num_planned, num_examined))
+        table.means.clear()
         guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
         num_guessed = len(prospect.expected)
         shift = self._shifts.setdefault((done.sequence_id, key), _Shift())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import Acceptance, Key
+from forerun.control.acceptance import NEGLIGIBLE, Acceptance, Key
 from forerun.control.choice import Choice, Option, Prices, choose
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
@@ -119,8 +119,9 @@ class AdaptiveLength:
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
         offered = [prospects[i] for i in decoding]
         keys = [_kind(sequences[i]) for i in decoding]
+        least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
-            [self._option(sequences[i], kind, prospect, prices, plain_ms / max(len(decoding), 1)) for prospect in found]
+            [self._option(sequences[i], kind, prospect, prices, least) for prospect in found]
             for i, kind, found in zip(decoding, keys, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
@@ -172,9 +173,9 @@ class AdaptiveLength:
             host.per_draft_token_ms,
         )
 
-    def _option(self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, plain_ms: float) -> Option:
+    def _option(self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, least: float) -> Option:
         key = (prospect.source, kind)
-        forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
+        forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect), least)
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:
             by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
@@ -310,6 +311,14 @@ class AdaptiveLength:
 
 
 _PLAIN = "plain"
+
+
+def _least_value(prices: Prices, plain_ms: float, num_rows: int, num_decoding: int) -> float:
+    """Tokens that add less are not thought of: they would not pay for a quarter of a row, at the price that rows have
+    on average from here on and time has in plain decoding."""
+    span = max(16, num_decoding)
+    row_ms = (prices.target_ms(num_rows + span) - prices.target_ms(num_rows)) / span + prices.row_ms
+    return max(NEGLIGIBLE, min(0.25 * row_ms * num_decoding / plain_ms, 0.25))
 
 
 def _always(confidences: Sequence[float]) -> bool:

@@ -165,7 +165,8 @@ def _earning_most(
             if depth == option.num_free:
                 earned -= rate * option.charge_ms
             earned += value - rate * drafted * (row_ms + (pass_ms if depth >= option.num_free else 0.0))
-            most = max(most, earned)
+            if earned > most:
+                most = earned
         return most
 
     found: list[int | None] = []
