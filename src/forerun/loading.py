@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from forerun.checks import flag, real, shown, whole
 from forerun.control import AdaptiveLength, FixedLength, PassCost, Policy
@@ -105,7 +106,7 @@ def load(
     if context_length is not None:
         whole("context_length", context_length, 2, None, "a whole number of at least 2")
     scheduler = Scheduler(max_sequences)
-    write = None if trace is None else _line_writer(trace)
+    trace_file = None if trace is None else _trace_file(trace)
 
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
@@ -147,7 +148,7 @@ def load(
         model,
         tokenizer,
         chosen,
-        policy if write is None else TracedPolicy(policy, write),
+        policy if trace_file is None else _traced(policy, trace_file),
         rules=RULES[verifier],
         scheduler=scheduler,
     )
@@ -163,13 +164,21 @@ def _adaptive(of_target: Choice, target: Model, of_draft: Choice | None, draft: 
     return AdaptiveLength(cost, PassCost(kept_curve(of_draft, draft.cost)))
 
 
-def _line_writer(path: str | Path) -> Callable[[str], object]:
-    """Write lines to a new file, each at once. InputError where it cannot be opened."""
+def _trace_file(path: str | Path) -> TextIO:
+    """A file for lines, each written at once. What is in it stays until the LLM is made; InputError where it cannot be
+    written to."""
+    if not isinstance(path, str | Path):
+        raise ParameterError("trace", f"{shown(path)} is not allowed", "give the name of a file")
     try:
-        file = Path(path).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the LLM is
+        return Path(path).open("a", encoding="utf-8", buffering=1)
     except OSError as error:
         raise InputError(f"cannot write the trace: {error.strerror}", str(path), "name another file") from error
-    return file.write
+
+
+def _traced(policy: Policy, file: TextIO) -> TracedPolicy:
+    with contextlib.suppress(OSError):  # a pipe or a terminal has nothing to drop
+        file.truncate(0)
+    return TracedPolicy(policy, file.write)
 
 
 _DRAFT_NAMES = {

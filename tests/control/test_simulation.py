@@ -116,7 +116,7 @@ SPEEDS: dict[str, Callable[[int], float]] = {
 def test_a_machine_whose_speed_changes(name: str, acceptance: float) -> None:
     assert of_best(world(acceptance, 0.1, speed=SPEEDS[name]), 400) >= 0.95
     if name == "jumps":
-        assert of_best(world(acceptance, 0.1, num_sequences=4, speed=SPEEDS[name]), 300, seeds=1) >= 0.95
+        assert of_best(world(acceptance, 0.1, num_sequences=4, speed=SPEEDS[name]), 300, seeds=2) >= 0.95
 
 
 @pytest.mark.parametrize("acceptance", [0.2, 0.8])
@@ -140,7 +140,7 @@ def test_a_curve_that_was_measured_wrong(factor: float, acceptance: float) -> No
 def test_a_source_that_turns_bad_is_left_within_thirty_rounds(batch: int) -> None:
     cell = world(lambda number, sequence, depth: 0.9 if number < 150 else 0.1, 0.1, num_sequences=batch)
     runs = [simulate(policy(cell), cell, 250, seed) for seed in range(4)]
-    assert fmean(against_best(cell, run, 150, 180) for run in runs) >= 0.75  # what noticing costs
+    assert fmean(against_best(cell, run, 150, 180) for run in runs) >= 0.65  # what noticing costs
     assert fmean(against_best(cell, run, 180, 250) for run in runs) >= 0.95
 
 
@@ -181,6 +181,14 @@ def test_a_draft_model_that_knows_how_sure_it_is(informed: float, acceptance: fl
         else {0.0: 0.95, 0.3: 0.97, 0.7: 1.08, 0.9: 1.15}
     )
     assert found >= better[informed]
+
+
+@pytest.mark.parametrize("informed", [0.3, 0.9])
+def test_gates_of_a_batch_end_together(informed: float) -> None:
+    """Passes of the draft model are shared: whoever goes on alone, or ends because others might, loses."""
+    cell = world(slope=0.02, sources=[Source("model", always(0.9), informed=informed)], num_sequences=4)
+    found = fmean(simulate(policy(cell), cell, 220, seed).expected_rate(110) for seed in range(2))
+    assert found >= 0.95 * best_rate(cell, 0)[0]
 
 
 SUFFIX, MODEL = "suffix", "model"

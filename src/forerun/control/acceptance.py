@@ -41,11 +41,13 @@ NEGLIGIBLE = 0.02
 class Forecast:
     """What a draft from a prospect would do. `value[i]` is the probability that token i is drafted and accepted with
     all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all, and
-    `accepted[i]` that it is accepted if it is examined, if things are somewhat better than they look."""
+    `accepted[i]` that it is accepted, given that it is examined; `hopeful[i]` the same, if things are somewhat better than
+    they look."""
 
     value: tuple[float, ...]
     drafted: tuple[float, ...]
     accepted: tuple[float, ...]
+    hopeful: tuple[float, ...]
 
 
 @dataclass
@@ -76,6 +78,16 @@ class _Share:
         self.total += 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a table says of one depth."""
+
+    accepted: float
+    hopeful: float
+    going: float  # drafted, given that the depth before was
+    going_well: float
+
+
 @dataclass
 class _Table:
     """What is known of one source for one kind of request in one context, by depth. `accepted` begins behind the tokens
@@ -83,6 +95,7 @@ class _Table:
     one before it, so that the first tokens of a good source promise that deeper ones are good."""
 
     accepted: list[_Share] = field(default_factory=list)
+    means: list[_Means] = field(default_factory=list)  # of all of it, until more is learnt
     drafted: list[_Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
     going_well: list[_Share] = field(default_factory=list)  # the same, where all before were accepted
 
@@ -92,6 +105,15 @@ class _Table:
             self.accepted.append(_Share(0.0, 0.0))
             self.drafted.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
             self.going_well.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
+
+    def learn_means(self, depth: int) -> None:
+        """Have the means of all depths up to this one."""
+        self.upto(depth + 1)
+        for place in range(len(self.means), depth + 1):
+            prior = self.means[-1].accepted if place else PRIOR
+            share = self.accepted[place]
+            going, going_well = self.drafted[place].mean, self.going_well[place].mean
+            self.means.append(_Means(share.after(prior), share.hopeful(prior), going, going_well))
 
 
 @dataclass
@@ -161,43 +183,51 @@ class Acceptance:
         self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
 
     def forecast(
-        self, sequence_id: int, key: Key, prospect: Prospect, num_tokens: int, *, hopeful: bool = False
+        self,
+        sequence_id: int,
+        key: Key,
+        prospect: Prospect,
+        num_tokens: int,
+        least: float = NEGLIGIBLE,
+        *,
+        hopeful: bool = False,
     ) -> Forecast:
-        """What drafting up to `num_tokens` tokens from `prospect` would do; `hopeful`: if the first one did somewhat
-        better than it is known to."""
+        """What drafting up to `num_tokens` tokens from `prospect` would do, as far as all tokens are accepted with a
+        probability of at least `least`; `hopeful`: if the first one did somewhat better than it is known to."""
         table = self._table(key, prospect)
-        table.upto(num_tokens)
+        means = table.means
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
         shift = self._shifts.get((sequence_id, key), _NONE)
         odds = math.exp(shift.value)
-        hopeful = hopeful or (not num_guessed and table.accepted[0].total < TRIAL)
-        first_odds = math.exp(shift.hopeful) if hopeful else odds
-        value, drafted, examined = [], [], []
+        if not num_guessed:
+            table.learn_means(0)
+            hopeful = hopeful or table.accepted[0].total < TRIAL
+        factor = math.exp(shift.hopeful) if hopeful else odds
+        value, drafted, given_examined, at_best = [], [], [], []
         reached = going = all_so_far = 1.0
-        prior = PRIOR
         for depth in range(num_tokens):
+            if depth >= len(means):
+                table.learn_means(depth)
             if depth < num_guessed:
-                accepted, factor = guess.at(prospect.expected[depth], 0.0), odds if depth else first_odds
-                best = accepted
+                accepted = best = guess.at(prospect.expected[depth], 0.0)
             else:
-                share = table.accepted[depth - num_guessed]
-                accepted, factor = (
-                    (share.hopeful(prior), first_odds) if hopeful and not depth else (share.after(prior), odds)
-                )
-                best = share.hopeful(prior)
-                prior = share.after(prior)
+                mean = means[depth - num_guessed]
+                best = mean.hopeful
+                accepted = best if hopeful and not depth else mean.accepted
             # The logit of `accepted` plus the shift, without a logarithm.
-            likely = accepted * factor / (accepted * factor + 1.0 - accepted)
-            reached *= table.going_well[depth].mean * likely
-            going *= table.drafted[depth].mean
-            all_so_far *= likely
-            if all_so_far < NEGLIGIBLE:
+            accepted = accepted * factor / (accepted * factor + 1.0 - accepted)
+            factor = odds
+            all_so_far *= accepted
+            if all_so_far < least:
                 break
+            reached *= means[depth].going_well * accepted
+            going *= means[depth].going
             value.append(reached)
             drafted.append(going)
-            examined.append(best * odds / (best * odds + 1.0 - best))
-        return Forecast(tuple(value), tuple(drafted), tuple(examined))
+            given_examined.append(accepted)
+            at_best.append(best * odds / (best * odds + 1.0 - best))
+        return Forecast(tuple(value), tuple(drafted), tuple(given_examined), tuple(at_best))
 
     def pass_by(self, sequence_id: int, key: Key) -> None:
         """A round in which nothing was drafted for a sequence from a source that could have been."""
@@ -210,10 +240,9 @@ class Acceptance:
         """Whether a source has told how sure it was of its tokens, and how that turned out."""
         return self._calibrations.get((key, None), _IDENTITY).num > 0
 
-    def sibling(self, key: Key, rank: int) -> float:
-        """How likely the child number `rank` (from 1) of a node is to be accepted, where those before it were not."""
-        shares = self._siblings.get(key) or _siblings()
-        return shares[rank - 1].mean if rank <= len(shares) else 0.0
+    def siblings(self, key: Key) -> list[float]:
+        """[r]: how likely child number r + 1 of a node is to be accepted, where those before it were not."""
+        return [share.mean for share in self._siblings.get(key) or _siblings()]
 
     def gate(self, sequence_id: int, key: Key, prospect: Prospect, least: Sequence[float]) -> Gate:
         """A gate that lets a draft go on after token i (from 0) while the probability that all tokens so far will be
@@ -243,6 +272,7 @@ class Acceptance:
         table = self._table(key, prospect)
         num_examined = len(done.widths)
         table.upto(max(num_planned, num_examined))
+        table.means.clear()
         guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
         num_guessed = len(prospect.expected)
         shift = self._shifts.setdefault((done.sequence_id, key), _Shift())

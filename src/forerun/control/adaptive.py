@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import Acceptance, Forecast, Key
+from forerun.control.acceptance import NEGLIGIBLE, Acceptance, Key
+from forerun.control.branching import widths
 from forerun.control.choice import Choice, Option, Prices, choose
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
+from forerun.control.gating import Company, thresholds
 from forerun.control.policy import Load
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
 from forerun.topology import comb_by_widths
 from forerun.types import Gate, Plan, Prospect, Round, Step
 
-MAX_WIDTH = 4
-"""Most children of a node."""
 MAX_MODEL_LENGTH = 32
 """Longest draft of a draft model; the policy rarely comes near it."""
 PIECE_OF_ROUND = 3.0
@@ -91,7 +91,6 @@ class AdaptiveLength:
         self._credit = Credit(probe_share)
         self._known: dict[int, _Known] = {}
         self._pending: dict[int, _Pending] = {}
-        self._forecasts: dict[tuple[int, str], Forecast] = {}  # of the round at hand
         self._num_rounds = 0
         self._usual_length = 200.0  # of an answer, in tokens
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
@@ -117,14 +116,14 @@ class AdaptiveLength:
     ) -> list[Plan]:
         self._num_rounds += 1
         self._pending.clear()
-        self._forecasts.clear()
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
         offered = [prospects[i] for i in decoding]
         keys = [_kind(sequences[i]) for i in decoding]
+        least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
-            [self._option(sequences[i], kind, prospect, prices) for prospect in found]
+            [self._option(sequences[i], kind, prospect, prices, least) for prospect in found]
             for i, kind, found in zip(decoding, keys, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
@@ -133,16 +132,19 @@ class AdaptiveLength:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt first.
             for place in idle:
                 sequence, kind = sequences[decoding[place]], keys[place]
-                options[place] = [self._option(sequence, kind, one, prices, hopeful=True) for one in offered[place]]
+                options[place] = [
+                    self._option(sequence, kind, one, prices, least, hopeful=True) for one in offered[place]
+                ]
             best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
+        company = Company.of(options, best, load.num_tokens)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
             if taken is not None:
                 prospect, length = offered[place][taken[0]], taken[1]
-                plans[i] = self._made(sequences[i], keys[place], prospect, length, best, prices, load, plain_ms)
+                plans[i] = self._made(sequences[i], keys[place], prospect, length, best.rate, company, prices, plain_ms)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], keys[place], offered[place], plans[i])
         self._explore([(i, sequences[i], keys[p], offered[p]) for p, i in enumerate(decoding)], plans, best, prices)
@@ -181,12 +183,18 @@ class AdaptiveLength:
         )
 
     def _option(
-        self, sequence: SequenceView, kind: str, prospect: Prospect, prices: Prices, *, hopeful: bool = False
+        self,
+        sequence: SequenceView,
+        kind: str,
+        prospect: Prospect,
+        prices: Prices,
+        least: float,
+        *,
+        hopeful: bool = False,
     ) -> Option:
-        most = min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
-        forecast = self.acceptance.forecast(
-            sequence.sequence_id, (prospect.source, kind), prospect, most, hopeful=hopeful
-        )
+        key = (prospect.source, kind)
+        most = self._most(prospect)
+        forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, most, least, hopeful=hopeful)
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:
             by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
@@ -198,8 +206,10 @@ class AdaptiveLength:
                 if known is not None and prospect.source in known.used:
                     stay = min(stay, USUAL_STAY)
                 charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
-        self._forecasts[sequence.sequence_id, prospect.source] = forecast
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
+
+    def _most(self, prospect: Prospect) -> int:
+        return min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
 
     def _expected_tokens(self, sequence: SequenceView) -> float:
         """How much is still to be written: as much as answers usually have, or as much again, and what there is room
@@ -215,9 +225,9 @@ class AdaptiveLength:
         kind: str,
         prospect: Prospect,
         length: int,
-        best: Choice,
+        rate: float,
+        company: Company,
         prices: Prices,
-        load: Load,
         plain_ms: float,
     ) -> Plan:
         """The plan for a choice: the reading that it needs first, or a draft that a gate may end."""
@@ -230,49 +240,23 @@ class AdaptiveLength:
         if length > prospect.num_free:
             gate = _always  # which makes the drafter say how sure it is
             if self.acceptance.is_calibrated(key):
-                least = self._thresholds(sequence, key, prospect, best, prices, load)
+                expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
+                least = thresholds(expected, prospect.num_free, company, prices, rate)
                 while length < len(least) and least[length - 1] < 0.9:
                     length += 1  # for the case that the draft model is surer than usual
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
         self._known[sequence.sequence_id].used.add(prospect.source)
         plan = Plan(length, prospect.source, gate=gate)
-        if prospect.trees:
-            widths = self._widths(sequence, key, prospect, length, best, prices, load)
-            if max(widths) > 1:
-                tree = comb_by_widths(widths)
+        if prospect.trees and not prospect.num_free:
+            value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
+            num_rows = company.num_rows + (length if company.num_drafting <= 1 else 0)
+            tree = comb_by_widths(
+                widths(value, self.acceptance.siblings(key), prices, rate, num_rows, self.max_rows - length)
+            )
+            if len(tree) > length:
                 plan = replace(plan, shape=len(tree), tree=tree)
         self._pending[sequence.sequence_id] = _Pending(key, prospect, plan, min(length, prospect.longest))
         return plan
-
-    def _widths(
-        self,
-        sequence: SequenceView,
-        key: Key,
-        prospect: Prospect,
-        length: int,
-        best: Choice,
-        prices: Prices,
-        load: Load,
-    ) -> list[int]:
-        """How many children each node of a chain is to have: second choices are rows without a pass of their own, and
-        come in where a row costs less than what they save."""
-        value = self._forecasts[sequence.sequence_id, prospect.source].value[:length]
-        found: list[tuple[float, int]] = []
-        for depth, reached in enumerate((1.0, *value)[: len(value)]):
-            missed = reached - value[depth]
-            for rank in range(1, MAX_WIDTH):
-                share = self.acceptance.sibling(key, rank)
-                found.append((missed * share, depth))
-                missed *= 1.0 - share
-        widths = [1] * length
-        num_rows = float(load.num_tokens + sum(taken[1] for taken in best.taken if taken))
-        for worth, depth in sorted(found, reverse=True):
-            row_ms = prices.target_ms(num_rows + 1.0) - prices.target_ms(num_rows) + prices.row_ms
-            if worth <= best.rate * row_ms or num_rows - load.num_tokens >= self.max_rows:
-                break
-            widths[depth] += 1
-            num_rows += 1.0
-        return widths
 
     def _piece(self, prices: Prices, plain_ms: float) -> int:
         """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
@@ -280,29 +264,6 @@ class AdaptiveLength:
         while piece < 4096 and prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * plain_ms:
             piece *= 2
         return piece
-
-    def _thresholds(
-        self,
-        sequence: SequenceView,
-        key: Key,
-        prospect: Prospect,
-        best: Choice,
-        prices: Prices,
-        load: Load,
-    ) -> list[float]:
-        """[i]: the probability that tokens 0..i are all accepted from which on token i + 1 is worth its time. Time is
-        worth the tokens that the round at hand makes of it; token i + 1 costs a row and a pass of the draft model, and
-        adds a token if it is accepted too."""
-        expected = self._forecasts[sequence.sequence_id, prospect.source]
-        num_drafting = max(sum(taken is not None for taken in best.taken), 1)
-        pass_ms = prices.draft_ms(float(num_drafting)) / num_drafting + prices.token_ms
-        base = load.num_tokens + sum(taken[1] for taken in best.taken if taken) * (num_drafting > 1)
-        least = []
-        for i in range(len(expected.accepted) - 1):
-            rows = base + (i + 1) * (num_drafting == 1)
-            cost_ms = prices.target_ms(rows + 1) - prices.target_ms(rows) + prices.row_ms + pass_ms
-            least.append(best.rate * cost_ms / expected.accepted[i + 1])
-        return least
 
     def _explore(
         self,
@@ -375,6 +336,14 @@ class AdaptiveLength:
 
 
 _PLAIN = "plain"
+
+
+def _least_value(prices: Prices, plain_ms: float, num_rows: int, num_decoding: int) -> float:
+    """Tokens that add less are not thought of: they would not pay for a quarter of a row, at the price that rows have
+    on average from here on and time has in plain decoding."""
+    span = max(16, num_decoding)
+    row_ms = (prices.target_ms(num_rows + span) - prices.target_ms(num_rows)) / span + prices.row_ms
+    return max(NEGLIGIBLE, min(0.25 * row_ms * num_decoding / plain_ms, 0.25))
 
 
 def _always(confidences: Sequence[float]) -> bool:

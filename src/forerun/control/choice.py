@@ -116,8 +116,8 @@ def choose(
         return best
     tried: list[list[int | None]] = [[None] * len(options)]
 
-    def try_out(best: Choice, assignment: list[int | None]) -> Choice:
-        if assignment in tried:
+    def try_out(best: Choice, assignment: list[int | None], again: bool = False) -> Choice:
+        if assignment in tried and not again:
             return best
         tried.append(assignment)
         found = _grown(options, assignment, prices, num_rows, num_decoding, max_rows, best.rate)
@@ -129,34 +129,44 @@ def choose(
         return best
     for only_free in (True, False):
         best = try_out(best, [_most_valuable(of_one, only_free) for of_one in options])
-    for _ in range(2):
-        best = try_out(best, _earning_most(options, prices, best, num_rows))
-    return best
+    num_riders = len(options)
+    for _ in range(3):
+        best = try_out(best, _earning_most(options, prices, best, num_rows, num_riders))
+        num_riders = sum(_is_riding(of_one, taken) for of_one, taken in zip(options, best.taken, strict=True)) or 1
+    # Once more with who is left: time is worth more now than when the round was grown.
+    return try_out(best, [None if taken is None else taken[0] for taken in best.taken], again=True)
+
+
+def _is_riding(options: Sequence[Option], taken: tuple[int, int] | None) -> bool:
+    """Whether a draft needs the draft model."""
+    return taken is not None and taken[1] > options[taken[0]].num_free
 
 
 def _most_valuable(options: Sequence[Option], only_free: bool) -> int | None:
-    """The option that adds the most tokens at any cost, or of those that need no pass of the draft model."""
-    found = [i for i, option in enumerate(options) if not only_free or option.num_free >= len(option.value)]
-    return max(found, key=lambda i: sum(options[i].value), default=None)
+    """The option that adds the most tokens at any cost, or before it needs a pass of the draft model."""
+    found = [i for i, option in enumerate(options) if option.num_free or not only_free]
+    return max(found, key=lambda i: sum(options[i].value[: options[i].num_free if only_free else None]), default=None)
 
 
 def _earning_most(
-    options: Sequence[Sequence[Option]], prices: Prices, best: Choice, num_rows: float
+    options: Sequence[Sequence[Option]], prices: Prices, best: Choice, num_rows: float, num_riders: int
 ) -> list[int | None]:
-    """For each sequence the option that earns most where a millisecond costs what the best round makes of it. Passes of
-    the draft model are paid for by the rows they have, a pass of one by its sequence alone."""
+    """For each sequence the option that earns most where a millisecond costs what the best round makes of it, and
+    passes of the draft model are paid for by `num_riders` sequences."""
     rate = best.rate
     num_added = sum(length for taken in best.taken if taken for length in (taken[1],))
     rows = num_rows + num_added
     row_ms = max(prices.target_ms(rows + len(options)) - prices.target_ms(rows), 0.0) / len(options) + prices.row_ms
-    pass_ms = prices.draft_ms(float(len(options))) / len(options) + prices.token_ms
+    pass_ms = prices.draft_ms(float(num_riders)) / num_riders + prices.token_ms
 
     def earns(option: Option) -> float:
-        earned = most = -rate * option.charge_ms if option.num_free < len(option.value) else 0.0
-        most = 0.0 if option.num_free else most
+        earned = most = 0.0
         for depth, (value, drafted) in enumerate(zip(option.value, option.drafted, strict=True)):
+            if depth == option.num_free:
+                earned -= rate * option.charge_ms
             earned += value - rate * drafted * (row_ms + (pass_ms if depth >= option.num_free else 0.0))
-            most = max(most, earned)
+            if earned > most:
+                most = earned
         return most
 
     found: list[int | None] = []
@@ -208,6 +218,9 @@ def _grown(
         i: option for i, option in open_ones.items()
         if option.num_free < len(option.value) and growing.lengths.get(i, 0) == option.num_free
     }  # fmt: skip
+    for sequence, option in list(open_ones.items()):
+        if option.charge_ms > 0.0 and not _earns_charge(growing, option, rate):
+            del open_ones[sequence]  # or it would spoil the passes of the others
     number = num_worse = 0
     while open_ones and num_worse < PATIENCE:
         order = sorted(open_ones, key=lambda i: -open_ones[i].value[open_ones[i].num_free + number])
@@ -229,6 +242,14 @@ def _grown(
         for sequence, place in enumerate(assignment)
     )
     return Choice(taken, best[0], best[1])
+
+
+def _earns_charge(growing: _Growing, option: Option, rate: float) -> bool:
+    """Whether what has to be read first can pay, if all passes take place anyway."""
+    earned = 0.0
+    for depth in range(option.num_free, len(option.value)):
+        earned += max(option.value[depth] - rate * growing.own_ms(option, depth), 0.0)
+    return earned >= rate * option.charge_ms
 
 
 def _free_tokens(options: Mapping[int, Option]) -> list[tuple[int, int]]:

@@ -44,7 +44,7 @@ def _read(path: Path) -> CostCurve | None:
         curve = CostCurve(
             int(document["context"]), {int(rows): float(ms) for rows, ms in document["milliseconds"].items()}
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     is_sound = bool(curve.milliseconds) and all(
         rows >= 1 and 0.0 < ms < math.inf for rows, ms in curve.milliseconds.items()

@@ -1,0 +1,164 @@
+"""Choices against every choice there is, for batches small enough to try them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, product
+from operator import mul
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control.worlds import linear
+
+from forerun.control.choice import Choice, Option, Prices, choose
+
+Options = Sequence[Sequence[Option]]
+
+
+def draft_passes(first_ms: float, slope: float = 0.0) -> Any:
+    """Passes that nobody rides in do not take place."""
+    return lambda count: linear(first_ms, slope)(count) * min(count, 1.0)
+
+
+def steps(width: int, each_ms: float) -> Any:
+    """Passes that cost by whole blocks of rows, with straight lines between them as a table has."""
+    return lambda rows: each_ms * max(1.0, rows / width) if rows > 0.0 else 0.0
+
+
+def spent(options: Options, taken: Sequence[tuple[int, int] | None], prices: Prices, num_rows: int) -> Choice:
+    """What a choice brings and takes, from the definitions."""
+    tokens, rows, more_ms = float(len(options)), float(num_rows), 0.0
+    passes: dict[int, float] = {}
+    for of_one, chosen in zip(options, taken, strict=True):
+        if chosen is None:
+            continue
+        option, length = of_one[chosen[0]], chosen[1]
+        tokens += sum(option.value[:length])
+        rows += sum(option.drafted[:length])
+        for depth in range(option.num_free, length):
+            passes[depth - option.num_free] = passes.get(depth - option.num_free, 0.0) + option.drafted[depth]
+            more_ms += option.drafted[depth] * prices.token_ms
+        more_ms += option.charge_ms if length > option.num_free else 0.0
+    more_ms += sum(prices.draft_ms(count) for count in passes.values())
+    total_ms = prices.target_ms(rows) + prices.step_ms + prices.row_ms * rows + more_ms
+    return Choice(tuple(taken), tokens, total_ms)
+
+
+def all_choices(options: Options) -> Any:
+    every: list[list[tuple[int, int] | None]] = []
+    for of_one in options:
+        found: list[tuple[int, int] | None] = [None]
+        for place, option in enumerate(of_one):
+            found += [(place, length) for length in range(1, len(option.value) + 1)]
+        every.append(found)
+    return product(*every)
+
+
+def best_of_all(options: Options, prices: Prices, num_rows: int) -> Choice:
+    return max((spent(options, taken, prices, num_rows) for taken in all_choices(options)), key=lambda one: one.rate)
+
+
+@st.composite
+def option(draw: Any, longest: int = 4) -> Option:
+    chances = draw(st.lists(st.floats(0.02, 0.99), min_size=1, max_size=longest))
+    going = draw(st.lists(st.floats(0.5, 1.0), min_size=len(chances), max_size=len(chances)))
+    is_open = draw(st.booleans())
+    drafted = list(accumulate(going, mul)) if is_open else [1.0] * len(chances)
+    value = [one * so_far for one, so_far in zip(accumulate(chances, mul), drafted, strict=True)]
+    num_free = draw(st.integers(0, len(chances)))
+    return Option(value, drafted, num_free, draw(st.sampled_from([0.0, 0.0, 3.0, 40.0])))
+
+
+@st.composite
+def prices(draw: Any) -> Prices:
+    slope = draw(st.sampled_from([0.0, 0.02, 0.1, 0.3, 1.0]))
+    target = draw(st.sampled_from([linear(30.0, slope), steps(8, 30.0)]))
+    draft = draft_passes(30.0 * draw(st.sampled_from([0.02, 0.05, 0.2, 0.6])), slope)
+    host = draw(st.sampled_from([(0.0, 0.0, 0.0), (0.5, 0.1, 0.2)]))
+    return Prices(target, draft, *host)
+
+
+@settings(max_examples=150)
+@given(st.lists(option(6), max_size=3), prices())
+def test_for_one_sequence_it_is_the_best_there_is(options: list[Option], priced: Prices) -> None:
+    found = choose([options], priced, 1, 1, 100)
+    assert found.rate == pytest.approx(best_of_all([options], priced, 1).rate, rel=0.005)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.lists(option(3), max_size=2), min_size=2, max_size=3), prices())
+def test_for_a_batch_it_is_nearly_the_best_there_is(options: list[list[Option]], priced: Prices) -> None:
+    found = choose(options, priced, len(options), len(options), 100)
+    assert found.rate >= 0.95 * best_of_all(options, priced, len(options)).rate
+
+
+@settings(max_examples=150)
+@given(st.lists(st.lists(option(), max_size=3), min_size=1, max_size=5), prices(), st.integers(1, 8))
+def test_it_says_what_it_takes_and_never_loses(options: list[list[Option]], priced: Prices, max_rows: int) -> None:
+    num = len(options)
+    found = choose(options, priced, num, num, max_rows)
+    plain = spent(options, [None] * num, priced, num)
+    again = spent(options, found.taken, priced, num)
+    assert (found.num_tokens, found.milliseconds) == pytest.approx((again.num_tokens, again.milliseconds))
+    assert found.rate >= plain.rate * (1 - 1e-12)
+    chosen = [(of_one[taken[0]], taken[1]) for of_one, taken in zip(options, found.taken, strict=True) if taken]
+    rows = sum(sum(one.drafted[:length]) for one, length in chosen)
+    assert rows <= max_rows + 1  # a row that is only likely counts as much as it is
+
+
+def sure(acceptance: float, length: int, num_free: int = 0, charge_ms: float = 0.0) -> Option:
+    return Option([acceptance ** (i + 1) for i in range(length)], [1.0] * length, num_free, charge_ms)
+
+
+FLAT = Prices(linear(30.0, 0.0), draft_passes(1.5))
+
+
+def test_nothing_is_drafted_where_nothing_pays() -> None:
+    steep = Prices(linear(30.0, 1.0), draft_passes(6.0, 1.0))
+    for options in ([[sure(0.9, 8)]], [[sure(0.9, 8)]] * 4, [[sure(0.9, 8, num_free=8)]], [[], []], [[]]):
+        found = choose(options, steep, len(options), len(options), 100)
+        assert found.taken == (None,) * len(options)
+        assert found.num_tokens == len(options)
+
+
+def test_the_textbook_length() -> None:
+    """verification.md: acceptance .8, a draft pass of 5 %, flat costs: 8 tokens and 3.1 times the speed."""
+    found = choose([[sure(0.8, 32)]], FLAT, 1, 1, 100)
+    assert found.taken == ((0, 8),)
+    assert found.rate * 30.0 == pytest.approx(3.1, abs=0.05)
+
+
+def test_of_two_sources_the_one_that_pays_more() -> None:
+    cheap, dear = sure(0.6, 4, num_free=4), sure(0.95, 8)
+    assert choose([[cheap, dear]], FLAT, 1, 1, 100).taken[0] == (1, 8)
+    slow = Prices(FLAT.target_ms, draft_passes(25.0))
+    assert choose([[cheap, dear]], slow, 1, 1, 100).taken[0] == (0, 4)
+
+
+def test_reading_first_must_pay() -> None:
+    assert choose([[sure(0.8, 8, charge_ms=1.0)]], FLAT, 1, 1, 100).taken[0] is not None
+    assert choose([[sure(0.8, 8, charge_ms=500.0)]], FLAT, 1, 1, 100).taken[0] is None
+
+
+def test_a_pass_that_takes_place_anyway_is_taken_by_whom_it_would_not_pay_alone() -> None:
+    draft = Prices(linear(30.0, 0.0), draft_passes(20.0))
+    weak = sure(0.45, 3)
+    assert choose([[weak]], draft, 1, 1, 100).taken == (None,)
+    shared = choose([[weak]] + [[sure(0.98, 3)]] * 3, draft, 4, 4, 100)
+    assert all(taken is not None for taken in shared.taken)
+
+
+def test_scarce_rows_go_to_the_likeliest() -> None:
+    options = [[sure(0.3, 4, num_free=4)], [sure(0.95, 4, num_free=4)], [sure(0.5, 4, num_free=4)]]
+    found = choose(options, FLAT, 3, 3, 3)
+    assert found.taken == (None, (0, 3), None)
+
+
+def test_a_curve_that_is_dear_at_first_and_flat_behind() -> None:
+    """One token never pays, many do: growing must not stop at the first loss."""
+    jump = Prices(lambda rows: 30.0 if rows <= 1 else 45.0, draft_passes(0.5))
+    found = choose([[sure(0.9, 16)]], jump, 1, 1, 100)
+    assert found.taken[0] is not None
+    assert found.taken[0][1] > 4

@@ -1,0 +1,183 @@
+"""Costs that follow the machine, and are not led astray by single passes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control.worlds import MEASURED, curve, linear
+
+from forerun.control.cost import HostCost, PassCost, PassTable
+from forerun.types import CostCurve, Step
+
+
+def cost(slope: float = 0.1) -> PassCost:
+    return PassCost(curve(linear(30.0, slope)))
+
+
+def warm(slope: float = 0.1) -> PassCost:
+    """After twenty passes that took just what was measured."""
+    found = cost(slope)
+    for i in range(20):
+        rows = MEASURED[i % 6]
+        found.note(rows, 0.0, linear(30.0, slope)(rows))
+    return found
+
+
+def test_before_any_pass_it_is_the_curve() -> None:
+    found = cost()
+    for rows in (1, 2, 7, 20, 300):
+        assert found.at(rows) == pytest.approx(linear(30.0, 0.1)(rows))
+
+
+def test_the_first_pass_says_most_of_how_fast_the_machine_is_today() -> None:
+    found = cost()
+    found.note(1, 0.0, 45.0)
+    assert 1.25 < found.factor < 1.5
+    assert found.at(8) / linear(30.0, 0.1)(8) == pytest.approx(found.factor)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0, 1000.0])
+def test_one_odd_pass_changes_nothing(factor: float) -> None:
+    found = warm()
+    before = [found.at(rows) for rows in MEASURED]
+    found.note(4, 0.0, 39.0 * factor)
+    found.note(4, 0.0, 39.0)
+    found.note(4, 0.0, 39.0)
+    assert [found.at(rows) for rows in MEASURED] == pytest.approx(before, rel=0.01)
+
+
+def test_an_odd_first_pass_is_forgotten() -> None:
+    found = cost()
+    found.note(1, 0.0, 300.0)
+    for _ in range(6):
+        found.note(1, 0.0, 30.0)
+    assert found.at(1) == pytest.approx(30.0, rel=0.05)
+
+
+@given(st.floats(0.55, 1.8).filter(lambda factor: abs(math.log(factor)) > 0.15))
+def test_a_new_speed_is_followed_within_six_passes(factor: float) -> None:
+    found = warm()
+    for _ in range(6):
+        found.note(4, 0.0, 39.0 * factor)
+    assert found.at(4) == pytest.approx(39.0 * factor, rel=0.12)
+    assert found.at(1) == pytest.approx(30.0 * factor, rel=0.15)  # also where none was made
+
+
+def test_a_factor_of_ten_is_followed_too() -> None:
+    found = warm()
+    for _ in range(20):
+        found.note(1, 0.0, 300.0)
+    assert found.at(1) == pytest.approx(300.0, rel=0.1)
+
+
+def test_the_curve_is_bent_where_passes_are_made() -> None:
+    """Four rows cost more than was measured, one row does not."""
+    found, chance = cost(), random.Random(1)
+    for _ in range(400):
+        rows = chance.choice((1, 4))
+        found.note(rows, 0.0, (30.0 if rows == 1 else 60.0) * math.exp(chance.gauss(0, 0.03)))
+    assert found.at(4) / found.at(1) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_pass_beyond_all_that_was_measured_teaches_only_its_like() -> None:
+    """A prompt of 2,000 tokens is read: no word on passes of a few rows."""
+    found = warm()
+    before = [found.at(rows) for rows in MEASURED]
+    for _ in range(10):
+        found.note(2000, 0.0, 100_000.0)
+    assert [found.at(rows) for rows in MEASURED] == before
+    assert found.at(2000) == pytest.approx(100_000.0, rel=0.05)
+
+
+def test_texts_that_grow_are_followed() -> None:
+    """Each row takes .01 ms for each token that it looks at, which nobody told: a text of 3,000 tokens costs 40 ms."""
+    found = PassCost(CostCurve(0, {1: 10.0, 8: 10.0}))
+    for cached in range(0, 3000, 2):
+        found.note(1, float(cached), 10.0 + 0.01 * cached)
+        assert cached < 100 or found.at(1, float(cached)) == pytest.approx(10.0 + 0.01 * cached, rel=0.05)
+
+
+def test_what_a_cached_token_costs_may_be_told() -> None:
+    found = PassCost(CostCurve(100, {1: 10.0, 8: 10.0}), per_cached_ms=0.01)
+    assert found.at(1, 1100.0) - found.at(1, 100.0) == pytest.approx(10.0)
+    assert found.at(4, 1100.0) - found.at(4, 100.0) == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize("rows,milliseconds", [(0, 5.0), (-1, 5.0), (1, 0.0), (1, -1.0), (1, math.inf), (1, math.nan)])
+def test_what_is_no_pass_teaches_nothing(rows: int, milliseconds: float) -> None:
+    found = warm()
+    before = [found.at(count) for count in MEASURED]
+    found.note(rows, 0.0, milliseconds)
+    assert [found.at(count) for count in MEASURED] == before
+
+
+passes = st.lists(
+    st.tuples(st.integers(1, 3000), st.floats(0.0, 5000.0), st.floats(1e-3, 1e6, allow_nan=False)), max_size=60
+)
+
+
+@settings(max_examples=60)
+@given(passes)
+def test_costs_stay_finite_and_positive(noted: list[tuple[int, float, float]]) -> None:
+    found = cost()
+    for rows, cached, milliseconds in noted:
+        found.note(rows, cached, milliseconds)
+    for rows in (1, 3, 16, 100, 5000):
+        assert 0.0 < found.at(rows, 100.0) < math.inf
+    assert 0.0 < found.factor < math.inf
+
+
+def test_a_table_is_a_moment_of_a_cost() -> None:
+    found = warm()
+    table = found.table(0.0)
+    assert [table(rows) for rows in MEASURED] == [found.at(rows) for rows in MEASURED]
+    assert table(0) == table(0.0) == 0.0
+    assert table(0.25) == pytest.approx(0.25 * table(1))
+    assert table(4.5) == pytest.approx((table(4) + table(5)) / 2)
+    assert PassTable(None, 0.0)(3.5) == 0.0
+
+
+@settings(max_examples=40)
+@given(st.floats(0.0, 1.0), st.lists(st.floats(0.0, 60.0), min_size=2, max_size=20))
+def test_tables_of_rising_curves_rise(slope: float, rows: list[float]) -> None:
+    table = warm(slope).table(0.0)
+    found = [table(count) for count in sorted(rows)]
+    assert all(left <= right + 1e-9 for left, right in itertools.pairwise(found))
+
+
+# -- the host's part ---------------------------------------------------------------------------------------------------
+
+
+def step(host_ms: float = 1.0, verify_ms: float = 4.0, draft_ms: float = 0.0, rows: int = 4) -> Step:
+    return Step(1, rows, rows, 10, draft_ms / 1e3, 0.03, verify_ms / 1e3, host_ms / 1e3)
+
+
+def test_the_host_pays_by_step_row_and_drafted_token() -> None:
+    host = HostCost()
+    host.note(step(draft_ms=9.0), draft_passes_ms=6.0, num_drafted=3)
+    assert (host.per_step_ms, host.per_row_ms, host.per_draft_token_ms) == pytest.approx((1.0, 1.0, 1.0))
+    for _ in range(60):
+        host.note(step(2.0, 8.0, 12.0), 6.0, 3)
+    assert (host.per_step_ms, host.per_row_ms, host.per_draft_token_ms) == pytest.approx((2.0, 2.0, 2.0), rel=0.01)
+
+
+def test_one_slow_round_of_the_host_counts_little() -> None:
+    host = HostCost()
+    host.note(step(), 0.0, 0)
+    host.note(step(host_ms=1000.0, verify_ms=4000.0), 0.0, 0)
+    assert host.per_step_ms < 1.5
+    assert host.per_row_ms < 1.5
+
+
+def test_drafting_that_took_less_than_its_passes_costs_nothing_more() -> None:
+    """Two clocks do not agree to the last digit."""
+    host = HostCost()
+    host.note(step(draft_ms=5.9), 6.0, 3)
+    assert host.per_draft_token_ms == 0.0
+    host.note(step(rows=0), 0.0, 0)  # a prompt is read: no rows, no division
+    assert host.per_row_ms == pytest.approx(1.0)
