@@ -41,8 +41,8 @@ NEGLIGIBLE = 0.02
 class Forecast:
     """What a draft from a prospect would do. `value[i]` is the probability that token i is drafted and accepted with
     all before it (the tokens that depth i adds to a round, on average), `drafted[i]` that it is drafted at all, and
-    `accepted[i]` that it is accepted, given that it is examined; `hopeful[i]` the same, if things are somewhat better than
-    they look."""
+    `accepted[i]` that it is accepted, given that it is examined; `hopeful[i]` is the last, if things are somewhat
+    better than they look."""
 
     value: tuple[float, ...]
     drafted: tuple[float, ...]
