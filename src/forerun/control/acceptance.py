@@ -103,17 +103,23 @@ class _Table:
         """Have an entry for each depth below `num_depths`."""
         for _ in range(len(self.accepted), num_depths):
             self.accepted.append(_Share(0.0, 0.0))
-            self.drafted.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
-            self.going_well.append(_Share(PRIOR_WEIGHT, PRIOR_WEIGHT))
+            self.drafted.append(_Share(0.0, 0.0))
+            self.going_well.append(_Share(0.0, 0.0))
 
     def learn_means(self, depth: int) -> None:
         """Have the means of all depths up to this one."""
         self.upto(depth + 1)
         for place in range(len(self.means), depth + 1):
-            prior = self.means[-1].accepted if place else PRIOR
+            before = self.means[-1] if place else _Means(PRIOR, PRIOR, 1.0, 1.0)
             share = self.accepted[place]
-            going, going_well = self.drafted[place].mean, self.going_well[place].mean
-            self.means.append(_Means(share.after(prior), share.hopeful(prior), going, going_well))
+            self.means.append(
+                _Means(
+                    share.after(before.accepted),
+                    share.hopeful(before.accepted),
+                    self.drafted[place].after(before.going),
+                    self.going_well[place].after(before.going_well),
+                )
+            )
 
 
 @dataclass
