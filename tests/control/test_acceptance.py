@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -204,4 +205,4 @@ def test_forecasts_are_probabilities_that_fall_with_depth(noted: list[tuple[int,
         assert len(found.value) == len(found.drafted) == len(found.accepted)
         for chances in (found.value, found.drafted):
             assert all(0.0 <= one <= 1.0 for one in chances)
-            assert all(left >= right for left, right in zip(chances, chances[1:], strict=False))
+            assert all(left >= right for left, right in pairwise(chances))

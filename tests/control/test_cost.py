@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -141,7 +142,7 @@ def test_a_table_is_a_moment_of_a_cost() -> None:
 def test_tables_of_rising_curves_rise(slope: float, rows: list[float]) -> None:
     table = warm(slope).table(0.0)
     found = [table(count) for count in sorted(rows)]
-    assert all(left <= right + 1e-9 for left, right in zip(found, found[1:], strict=False))
+    assert all(left <= right + 1e-9 for left, right in pairwise(found))
 
 
 # -- the host's part ---------------------------------------------------------------------------------------------------

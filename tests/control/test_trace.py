@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.control.worlds import policy, world
 from tests.verification.laws import finish
-from tests.verification.test_level4_invariance import DRAFTERS, PROMPTS, target
 from tests.verification.test_level4_adaptive import adaptive
+from tests.verification.test_level4_invariance import DRAFTERS, PROMPTS, target
 
 from forerun.control import FixedLength
 from forerun.control.simulation import simulate

@@ -127,7 +127,7 @@ class AdaptiveLength:
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
-        company = Company.of(options, best, load.num_tokens)
+        company = Company.of(options, best, load.num_tokens, plain_ms)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
@@ -223,7 +223,12 @@ class AdaptiveLength:
             if self.acceptance.is_calibrated(key):
                 expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
                 least = thresholds(expected, prospect.num_free, company, prices, rate)
-                while length < len(least) and least[length - 1] < 0.9:
+                chosen = length
+                while (
+                    length < len(least)
+                    and least[length - 1] < 0.9
+                    and company.has_time(length + 1 - chosen, chosen, prices)
+                ):
                     length += 1  # for the case that the draft model is surer than usual
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
         self._known[sequence.sequence_id].used.add(prospect.source)
