@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.control.acceptance import MEMORY, PRIOR, Acceptance
+from forerun.control.acceptance import Acceptance
+from forerun.control.estimates import MEMORY, PRIOR
 from forerun.types import Prospect, Round
 
 KEY = ("model", "sampled")
@@ -208,4 +209,4 @@ def test_forecasts_are_probabilities_that_fall_with_depth(noted: list[tuple[int,
         assert len(found.value) == len(found.drafted) == len(found.accepted)
         for chances in (found.value, found.drafted):
             assert all(0.0 <= one <= 1.0 for one in chances)
-            assert all(left >= right for left, right in itertools.pairwise(chances))
+            assert all(left >= right for left, right in pairwise(chances))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +53,7 @@ def test_in_the_long_run_it_is_the_share() -> None:
 
 def test_gaps_double_while_a_thing_stays_unused() -> None:
     found = tries(Credit(1.0), 3000, 1.0, 30.0)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    gaps = [later - earlier for earlier, later in pairwise(found)]
     assert found[0] == FIRST_GAP
     assert gaps[:4] == [2 * FIRST_GAP, 4 * FIRST_GAP, 8 * FIRST_GAP, 16 * FIRST_GAP]
     assert max(gaps) == LARGEST_GAP

@@ -31,7 +31,7 @@ ACCEPTANCES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.98)
 SLOPES = (0.0, 0.02, 0.1, 0.3, 1.0)
 NUM_ROUNDS = {1: 400, 4: 260, 16: 140, 64: 60}
 
-SMALL_GAINS = {(4, 0.3, 0.2, 0.98), (16, 0.1, 0.2, 0.98), (64, 0.02, 0.2, 0.98)}
+SMALL_GAINS = {(4, 0.3, 0.2, 0.98), (16, 0.1, 0.2, 0.98)}
 """Where the best length gains less than 1.15, the prior promises a loss, and a try costs reading the whole text at a
 price that grows with every token: what probes may cost does not find it within a text."""
 
@@ -68,7 +68,7 @@ def test_the_best_length_is_found(batch: int, acceptances: tuple[float, ...], sl
 @pytest.mark.parametrize("batch,slope,draft", grid((1, 4, 16)))
 def test_the_best_length_is_found_everywhere(batch: int, slope: float, draft: float) -> None:
     for acceptance in ACCEPTANCES:
-        check(batch, slope, draft, acceptance, {1: 8, 4: 4, 16: 2}[batch])
+        check(batch, slope, draft, acceptance, {1: 4, 4: 2, 16: 1}[batch])
 
 
 @pytest.mark.slow

@@ -47,8 +47,9 @@ def world(
 
 
 def policy(of: World, **settings: Any) -> AdaptiveLength:
-    """One that has measured the world's costs."""
-    return AdaptiveLength(PassCost(curve(of.target_ms)), PassCost(curve(of.draft_ms)), **settings)
+    """One that has measured the world's costs, and room for as many rows as it likes: the oracle has, too."""
+    costs = PassCost(curve(of.target_ms)), PassCost(curve(of.draft_ms))
+    return AdaptiveLength(*costs, **{"max_rows": 4096, **settings})
 
 
 @dataclass(frozen=True)

@@ -11,28 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from forerun.control.estimates import (
+    PRIOR,
+    PRIOR_WEIGHT,
+    TRIAL,
+    Calibration,
+    Share,
+    Shift,
+    Table,
+    logit,
+    shifted,
+    sigmoid,
+)
 from forerun.types import Gate, Prospect, Round
 
-MAX_DEPTH = 64
-PRIOR = 0.75
-"""Acceptance before anything is known, where the source has no guess of its own: the 70 to 85 % of the literature."""
-PRIOR_WEIGHT = 6.0
-"""Observations that the prior counts for."""
-MEMORY = 2000.0
-"""Observations that a table remembers."""
-FIRST_VARIANCE, LARGEST_VARIANCE = 0.5, 1.5
-STEADY_VARIANCE, SILENT_VARIANCE = 0.0004, 0.004
-"""Of a sequence's own number: at first, at most, and what is added by a token and by a round without a draft."""
-USUAL_TREND = 0.4
-"""A moving average of surprises that chance alone makes."""
-TRIAL = 40.0
-"""Tokens for which a source that makes no guesses of its own is given the benefit of the doubt, whatever else there
-is."""
-HOPE, TABLE_HOPE = 0.4, 1.5
-"""Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
-LARGEST_SHIFT = 7.0
 NEGLIGIBLE = 0.02
 """Probability below which a draft token is not worth thinking of."""
 
@@ -50,129 +44,6 @@ class Forecast:
     hopeful: tuple[float, ...]
 
 
-@dataclass
-class _Share:
-    """A probability, from weighted successes among weighted observations."""
-
-    hits: float
-    total: float
-
-    @property
-    def mean(self) -> float:
-        return self.hits / self.total
-
-    def after(self, prior: float) -> float:
-        """The mean, where `prior` counts for PRIOR_WEIGHT more observations."""
-        return (self.hits + PRIOR_WEIGHT * prior) / (self.total + PRIOR_WEIGHT)
-
-    def hopeful(self, prior: float) -> float:
-        """The same, if it is somewhat better than it looks."""
-        mean = self.after(prior)
-        return min(mean + TABLE_HOPE * math.sqrt(mean * (1.0 - mean) / (self.total + PRIOR_WEIGHT)), 0.995)
-
-    def note(self, happened: bool) -> None:
-        if self.total > MEMORY:
-            kept = MEMORY / self.total
-            self.hits, self.total = self.hits * kept, self.total * kept
-        self.hits += happened
-        self.total += 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """What a table says of one depth."""
-
-    accepted: float
-    hopeful: float
-    going: float  # drafted, given that the depth before was
-    going_well: float
-
-
-@dataclass
-class _Table:
-    """What is known of one source for one kind of request in one context, by depth. `accepted` begins behind the tokens
-    that the source makes a guess at, and holds nothing but what was seen: the prior of a depth is what is known of the
-    one before it, so that the first tokens of a good source promise that deeper ones are good."""
-
-    accepted: list[_Share] = field(default_factory=list)
-    means: list[_Means] = field(default_factory=list)  # of all of it, until more is learnt
-    drafted: list[_Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
-    going_well: list[_Share] = field(default_factory=list)  # the same, where all before were accepted
-
-    def upto(self, num_depths: int) -> None:
-        """Have an entry for each depth below `num_depths`."""
-        for _ in range(len(self.accepted), num_depths):
-            self.accepted.append(_Share(0.0, 0.0))
-            self.drafted.append(_Share(0.0, 0.0))
-            self.going_well.append(_Share(0.0, 0.0))
-
-    def learn_means(self, depth: int) -> None:
-        """Have the means of all depths up to this one."""
-        self.upto(depth + 1)
-        for place in range(len(self.means), depth + 1):
-            before = self.means[-1] if place else _Means(PRIOR, PRIOR, 1.0, 1.0)
-            share = self.accepted[place]
-            self.means.append(
-                _Means(
-                    share.after(before.accepted),
-                    share.hopeful(before.accepted),
-                    self.drafted[place].after(before.going),
-                    self.going_well[place].after(before.going_well),
-                )
-            )
-
-
-@dataclass
-class _Shift:
-    """By how much one sequence's tokens are likelier to be accepted than the table says, in logits: a Kalman filter.
-
-    `variance` is how unsure that is. It grows in rounds without a draft, so that the next one counts for more, and when
-    several tokens in a row turn out otherwise than expected, so that a text which turns is followed at once.
-    """
-
-    value: float = 0.0
-    variance: float = FIRST_VARIANCE
-    trend: float = 0.0  # moving average of what was unexpected
-
-    def note(self, was_accepted: bool, predicted: float) -> None:
-        unexpected = was_accepted - predicted
-        self.trend += 0.3 * (unexpected - self.trend)
-        turn = max(abs(self.trend) - USUAL_TREND, 0.0)
-        variance = min(self.variance + STEADY_VARIANCE + 3.0 * turn * turn, LARGEST_VARIANCE)
-        self.variance = variance / (1.0 + variance * predicted * (1.0 - predicted))
-        moved = self.value + self.variance * unexpected
-        self.value = max(-LARGEST_SHIFT, min(LARGEST_SHIFT, moved))
-
-    def pass_by(self) -> None:
-        """A round without a draft."""
-        self.variance = min(self.variance + SILENT_VARIANCE, LARGEST_VARIANCE)
-
-    @property
-    def hopeful(self) -> float:
-        """The shift, if things are somewhat better than they look."""
-        return self.value + HOPE * math.sqrt(self.variance)
-
-
-@dataclass
-class _Calibration:
-    """Acceptance as a function of a confidence, a draft model's or a source's own guess: a logistic curve over its
-    logit, beginning with the identity (a token of confidence .9 is accepted nine times in ten)."""
-
-    offset: float = 0.0
-    slope: float = 1.0
-    num: int = 0
-
-    def note(self, confidence: float, shift: float, was_accepted: bool) -> None:
-        rate = max(0.01, 0.2 / (1.0 + 0.05 * self.num))
-        self.num += 1
-        error = was_accepted - self.at(confidence, shift)
-        self.offset += rate * error
-        self.slope = min(max(self.slope + 0.2 * rate * error * _logit(confidence), 0.0), 3.0)
-
-    def at(self, confidence: float, shift: float) -> float:
-        return _sigmoid(self.offset + self.slope * _logit(confidence) + shift)
-
-
 Key = tuple[str, str]
 """(source, kind of request)."""
 
@@ -181,12 +52,12 @@ class Acceptance:
     """Everything learnt about acceptance. Sequences are known by their ids, and forgotten by `forget`."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[Key, str], _Table] = {}
-        self._shifts: dict[tuple[int, Key], _Shift] = {}
-        self._siblings: dict[Key, list[_Share]] = {}
-        self._sureness: dict[tuple[int, Key], _Shift] = {}  # of a sequence, against the calibration
+        self._tables: dict[tuple[Key, str], Table] = {}
+        self._shifts: dict[tuple[int, Key], Shift] = {}
+        self._siblings: dict[Key, list[Share]] = {}
+        self._sureness: dict[tuple[int, Key], Shift] = {}  # of a sequence, against the calibration
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
-        self._calibrations: dict[tuple[Key, str | None], _Calibration] = {}
+        self._calibrations: dict[tuple[Key, str | None], Calibration] = {}
 
     def forecast(
         self,
@@ -265,7 +136,7 @@ class Acceptance:
         def goes_on(confidences: Sequence[float]) -> bool:
             nonlocal reached, num_seen
             for confidence in confidences[num_seen:]:
-                reached *= _sigmoid(offset + slope * _logit(confidence))
+                reached *= sigmoid(offset + slope * logit(confidence))
             num_seen = len(confidences)
             place = num_free + num_seen
             return place <= len(least) and reached >= least[place - 1]
@@ -279,9 +150,9 @@ class Acceptance:
         num_examined = len(done.widths)
         table.upto(max(num_planned, num_examined))
         table.means.clear()
-        guess = self._calibrations.setdefault((key, prospect.context), _Calibration())
+        guess = self._calibrations.setdefault((key, prospect.context), Calibration())
         num_guessed = len(prospect.expected)
-        shift = self._shifts.setdefault((done.sequence_id, key), _Shift())
+        shift = self._shifts.setdefault((done.sequence_id, key), Shift())
         prior = PRIOR
         for depth in range(num_examined):
             was_accepted = _was_first(done, depth)
@@ -291,7 +162,7 @@ class Acceptance:
             else:
                 entry = table.accepted[depth - num_guessed]
                 prior = entry.after(prior)
-                shift.note(was_accepted, _shifted(prior, shift.value))
+                shift.note(was_accepted, shifted(prior, shift.value))
                 entry.note(was_accepted)
         if is_open:
             for depth in range(min(done.depth + 1, num_planned)):
@@ -309,8 +180,8 @@ class Acceptance:
     def _calibrate(self, key: Key, done: Round, num_free: int) -> None:
         if not done.confidences:
             return
-        calibration = self._calibrations.setdefault((key, None), _Calibration())
-        sureness = self._sureness.setdefault((done.sequence_id, key), _Shift())
+        calibration = self._calibrations.setdefault((key, None), Calibration())
+        sureness = self._sureness.setdefault((done.sequence_id, key), Shift())
         num_examined = len(done.widths)
         for depth, confidence in enumerate(done.confidences[: max(num_examined - num_free, 0)], start=num_free):
             was_accepted = _was_first(done, depth)
@@ -337,20 +208,20 @@ class Acceptance:
                 totals[depth] += share.total
         return [hit / total for hit, total in zip(hits, totals, strict=True) if total]
 
-    def _table(self, key: Key, prospect: Prospect) -> _Table:
+    def _table(self, key: Key, prospect: Prospect) -> Table:
         found = self._tables.get((key, prospect.context))
         if found is None:
-            found = self._tables[key, prospect.context] = _Table()
+            found = self._tables[key, prospect.context] = Table()
         return found
 
 
-_NONE = _Shift()
+_NONE = Shift()
 
 
-def _siblings() -> list[_Share]:
+def _siblings() -> list[Share]:
     """Second, third and fourth children, before anything is known of them: the likelihood of a draft model's second
     choice where its first was wrong, and so on (papers quote .3 to .5 for the second)."""
-    return [_Share(mean * PRIOR_WEIGHT, PRIOR_WEIGHT) for mean in (0.35, 0.2, 0.12)]
+    return [Share(mean * PRIOR_WEIGHT, PRIOR_WEIGHT) for mean in (0.35, 0.2, 0.12)]
 
 
 def _was_first(done: Round, depth: int) -> bool:
@@ -358,18 +229,4 @@ def _was_first(done: Round, depth: int) -> bool:
     return depth < len(done.ranks) and done.ranks[depth] == 0
 
 
-_IDENTITY = _Calibration()
-
-
-def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x > -40.0 else 0.0
-
-
-def _logit(p: float) -> float:
-    p = min(max(p, 0.003), 0.997)
-    return math.log(p / (1.0 - p))
-
-
-def _shifted(p: float, shift: float) -> float:
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
-    return _sigmoid(math.log(p / (1.0 - p)) + shift)
+_IDENTITY = Calibration()

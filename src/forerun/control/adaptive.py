@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import NEGLIGIBLE, Acceptance, Key
+from forerun.control.acceptance import NEGLIGIBLE, Acceptance
 from forerun.control.branching import widths
 from forerun.control.choice import Choice, Option, Prices, choose
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company, thresholds
 from forerun.control.policy import Load
+from forerun.control.records import Known, Pending, Prediction
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
 from forerun.topology import comb_by_widths
@@ -29,37 +30,6 @@ FEW_UNREAD = 32
 """Unread tokens that are read by the way, in the first pass of a draft."""
 USUAL_STAY = 16.0
 """Rounds for which a source that was left and is taken up again is expected to stay, at least."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """What the policy remembers of one sequence."""
-
-    num_output: int = 0
-    last_seen: int = 0
-    used: set[str] = field(default_factory=set)  # sources that were drafted from
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A plan that was made, until its round is over."""
-
-    key: Key
-    prospect: Prospect
-    plan: Plan
-    num_planned: int  # depths that the draft was to have
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What the policy expected of a pass: milliseconds and tokens, and milliseconds and tokens without any draft.
-    `purpose` is "best", or "probe" where something was tried to learn of it."""
-
-    milliseconds: float
-    num_tokens: float
-    plain_ms: float
-    plain_tokens: int
-    purpose: str = "best"
 
 
 class AdaptiveLength:
@@ -89,8 +59,8 @@ class AdaptiveLength:
         self.max_length, self.max_rows = max_length, max_rows
         self.prediction: Prediction | None = None
         self._credit = Credit(probe_share)
-        self._known: dict[int, _Known] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._known: dict[int, Known] = {}
+        self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
         self._usual_length = 200.0  # of an answer, in tokens
         self._kept_share = 1.0  # of the tokens that were promised, what came of rounds that were to be the best
@@ -139,7 +109,7 @@ class AdaptiveLength:
             best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
-        company = Company.of(options, best, load.num_tokens)
+        company = Company.of(options, best, load.num_tokens, plain_ms)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
@@ -248,7 +218,12 @@ class AdaptiveLength:
             if self.acceptance.is_calibrated(key):
                 expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
                 least = thresholds(expected, prospect.num_free, company, prices, rate)
-                while length < len(least) and least[length - 1] < 0.9:
+                chosen = length
+                while (
+                    length < len(least)
+                    and least[length - 1] < 0.9
+                    and company.has_time(length + 1 - chosen, chosen, prices)
+                ):
                     length += 1  # for the case that the draft model is surer than usual
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
         self._known[sequence.sequence_id].used.add(prospect.source)
@@ -257,11 +232,19 @@ class AdaptiveLength:
             value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
             num_rows = company.num_rows + (length if company.num_drafting <= 1 else 0)
             tree = comb_by_widths(
-                widths(value, self.acceptance.siblings(key), prices, rate, num_rows, self.max_rows - length)
+                widths(
+                    value,
+                    self.acceptance.siblings(key),
+                    prices,
+                    rate,
+                    num_rows,
+                    self.max_rows - length,
+                    company.spare_ms / max(company.num_drafting, 1),
+                )
             )
             if len(tree) > length:
                 plan = replace(plan, shape=len(tree), tree=tree)
-        self._pending[sequence.sequence_id] = _Pending(key, prospect, plan, min(length, prospect.longest))
+        self._pending[sequence.sequence_id] = Pending(key, prospect, plan, min(length, prospect.longest))
         return plan
 
     def _piece(self, prices: Prices, plain_ms: float) -> int:
@@ -297,7 +280,7 @@ class AdaptiveLength:
                     cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
                 if self._credit.spend(key, cost_ms, self._num_rounds):
                     plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
-                    self._pending[sequence.sequence_id] = _Pending((prospect.source, kind), prospect, plans[i], length)
+                    self._pending[sequence.sequence_id] = Pending((prospect.source, kind), prospect, plans[i], length)
                     if self.prediction is not None:
                         self.prediction = replace(self.prediction, purpose="probe")
                     return
@@ -319,7 +302,7 @@ class AdaptiveLength:
     def _remember(self, sequence: SequenceView, plain_ms: float) -> None:
         known = self._known.get(sequence.sequence_id)
         if known is None:
-            known = self._known[sequence.sequence_id] = _Known()
+            known = self._known[sequence.sequence_id] = Known()
             self._credit.allow(self._expected_tokens(sequence) * plain_ms)
         known.num_output = len(sequence.tokens) - sequence.prompt_length
         known.last_seen = self._num_rounds

@@ -8,14 +8,20 @@ from forerun.control.choice import Prices
 
 
 def widths(
-    value: Sequence[float], siblings: Sequence[float], prices: Prices, rate: float, num_rows: float, max_more: int
+    value: Sequence[float],
+    siblings: Sequence[float],
+    prices: Prices,
+    rate: float,
+    num_rows: float,
+    max_more: int,
+    most_ms: float,
 ) -> list[int]:
     """How many children each node on the path of first children is to have, [depth], each at least 1.
 
     `value[d]` is the probability that the first child at depth d is drafted and accepted with all before it, and
     `siblings[r]` that child number r + 1 is accepted where those before it were not: it adds one token in the rounds
     that come to it, and costs a row of a pass that has `num_rows`, worth what the round makes of its time (`rate`,
-    tokens per millisecond). At most `max_more` rows are added, those that are worth most first.
+    tokens per millisecond). At most `max_more` rows and `most_ms` milliseconds are added, for what is worth most first.
     """
     found: list[tuple[float, int]] = []
     for depth, reached in enumerate((1.0, *value)[: len(value)]):
@@ -27,7 +33,8 @@ def widths(
     for num_more, (worth, depth) in enumerate(sorted(found, reverse=True)):
         rows = num_rows + num_more
         row_ms = prices.target_ms(rows + 1.0) - prices.target_ms(rows) + prices.row_ms
-        if worth <= rate * row_ms or num_more >= max_more:
+        is_long = prices.target_ms(rows + 1.0) - prices.target_ms(num_rows) > most_ms
+        if worth <= rate * row_ms or num_more >= max_more or is_long:
             break
         chosen[depth] += 1
     return chosen

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+LONGEST_ROUND = 3.5
+"""Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits to get in.
+Where no draft ends early it takes more, and five are what C32 (cases.md) allows."""
 PATIENCE = 3
 """Passes of the draft model in a row that make a round worse before no more are thought of."""
 
@@ -195,11 +198,12 @@ def _grown(
     growing = _Growing(prices, num_rows, float(num_decoding))
     best = (growing.num_tokens, growing.milliseconds(), dict[int, int]())
     open_ones = {i: options[i][place] for i, place in enumerate(assignment) if place is not None}
+    longest_ms = LONGEST_ROUND * growing.milliseconds()
 
     def keep_if_better() -> bool:
         nonlocal best
         now = growing.milliseconds()
-        is_better = growing.num_tokens * best[1] > best[0] * now
+        is_better = now <= longest_ms and growing.num_tokens * best[1] > best[0] * now
         if is_better:
             best = (growing.num_tokens, now, dict(growing.lengths))
         return is_better

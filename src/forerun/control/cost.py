@@ -135,23 +135,45 @@ class HostCost:
     """Milliseconds that the host adds: to every round, for every row it verifies, for every token that is drafted."""
 
     def __init__(self) -> None:
-        self.per_step_ms = self.per_row_ms = self.per_draft_token_ms = 0.0
-        self._is_known = False
+        self._step, self._row, self._draft_token = _Usual(), _Usual(), _Usual()
+
+    @property
+    def per_step_ms(self) -> float:
+        return self._step.value
+
+    @property
+    def per_row_ms(self) -> float:
+        return self._row.value
+
+    @property
+    def per_draft_token_ms(self) -> float:
+        return self._draft_token.value
 
     def note(self, step: Step, draft_passes_ms: float, num_drafted: int) -> None:
         """A step of the engine; `draft_passes_ms` of its drafting were passes of the draft model."""
-        rate = HOST_RATE if self._is_known else 1.0
-        self._is_known = True
-        found = _clamped(1e3 * step.host_s, self.per_step_ms, rate)
-        self.per_step_ms += rate * (found - self.per_step_ms)
+        self._step.note(1e3 * step.host_s)
         if step.num_rows:
-            found = _clamped(1e3 * step.verify_s / step.num_rows, self.per_row_ms, rate)
-            self.per_row_ms += rate * (found - self.per_row_ms)
+            self._row.note(1e3 * step.verify_s / step.num_rows)
         if num_drafted:
-            found = max(1e3 * step.draft_s - draft_passes_ms, 0.0) / num_drafted
-            rate = HOST_RATE if self.per_draft_token_ms else 1.0
-            found = _clamped(found, self.per_draft_token_ms, rate)
-            self.per_draft_token_ms += rate * (found - self.per_draft_token_ms)
+            self._draft_token.note(max(1e3 * step.draft_s - draft_passes_ms, 0.0) / num_drafted)
+
+
+class _Usual:
+    """A moving average of what is usual: of the last three the middle one counts. The very first, in which much is done
+    for the first time and never again, counts for nothing alone, and at the start the least is believed."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._num = 0
+        self._recent: deque[float] = deque(maxlen=3)
+
+    def note(self, found: float) -> None:
+        self._recent.append(found)
+        self._num += 1
+        if 2 <= self._num <= 3:
+            self.value = min(self._recent)
+        elif self._num > 3:
+            self.value += HOST_RATE * (statistics.median_low(self._recent) - self.value)
 
 
 def _never_falling(measured: Mapping[int, float]) -> dict[int, float]:
@@ -165,11 +187,6 @@ def _never_falling(measured: Mapping[int, float]) -> dict[int, float]:
             mean = (low * len(first) + high * len(last)) / (len(first) + len(last))
             blocks[-2:] = [(mean, first + last)]
     return {row: mean for mean, several in blocks for row in several}
-
-
-def _clamped(found: float, known: float, rate: float) -> float:
-    """At most four times what is known, so that one slow round counts little."""
-    return found if rate == 1.0 or known == 0.0 else min(found, 4.0 * known)
 
 
 def _clipped(deviation: float) -> float:

@@ -9,22 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.control.acceptance import Forecast
-from forerun.control.choice import Choice, Option, Prices
+from forerun.control.choice import LONGEST_ROUND, Choice, Option, Prices
 
 
 @dataclass(frozen=True, slots=True)
 class Company:
     """Who shares a round: `riders[j]` sequences are expected to draft in the draft model's pass j, of which the choice
-    has `num_passes`; `num_drafting` sequences draft at all, and the pass has `num_rows` rows with what was chosen."""
+    has `num_passes`; `num_drafting` sequences draft at all, and the pass has `num_rows` rows with what was chosen
+    (where one drafts alone: without it). `spare_ms` is how much longer than chosen the round may take."""
 
     riders: Sequence[float]
     num_passes: int
     num_drafting: int
     num_rows: int
+    spare_ms: float
 
     @classmethod
-    def of(cls, options: Sequence[Sequence[Option]], best: Choice, num_rows: int) -> Company:
-        """The company of a choice among `options`, whose round has `num_rows` rows without any draft."""
+    def of(cls, options: Sequence[Sequence[Option]], best: Choice, num_rows: int, plain_ms: float) -> Company:
+        """The company of a choice among `options`, whose round has `num_rows` rows and takes `plain_ms` without any
+        draft."""
         riders: list[float] = []
         num_passes = 0
         for of_one, taken in zip(options, best.taken, strict=True):
@@ -37,7 +40,14 @@ class Company:
                     riders.append(0.0)
                 riders[number] += drafted
         drafting = [taken[1] for taken in best.taken if taken is not None]
-        return cls(riders, num_passes, len(drafting), num_rows + sum(drafting) * (len(drafting) > 1))
+        spare_ms = LONGEST_ROUND * plain_ms - best.milliseconds
+        return cls(riders, num_passes, len(drafting), num_rows + sum(drafting) * (len(drafting) > 1), spare_ms)
+
+    def has_time(self, num_more: int, num_rows: int, prices: Prices) -> bool:
+        """Whether all may draft so many tokens more, where a draft of `num_rows` was chosen for one of them."""
+        rows = self.num_rows + num_rows * (self.num_drafting <= 1)
+        more_ms = prices.target_ms(rows + num_more * self.num_drafting) - prices.target_ms(rows)
+        return more_ms + num_more * prices.draft_ms(self.num_drafting) <= self.spare_ms
 
     def pass_ms(self, number: int, drafted: float, prices: Prices) -> float:
         """What one sequence's token costs in pass `number`, where it is expected with probability `drafted`.

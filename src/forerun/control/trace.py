@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from forerun.control.adaptive import Prediction
 from forerun.control.policy import Load, Policy
+from forerun.control.records import Prediction
 from forerun.drafting.base import SequenceView
 from forerun.types import Plan, Prospect, Round, Step
 
