@@ -134,8 +134,9 @@ def engine_law(
     """
 
     def run(chooser: Chooser) -> Any:
+        policy = make_policy(k)
         factory = wrap_noise(enumerating(chooser, kind))
-        engine = Engine(model(target), make_drafter(), make_policy(k), make_noise=factory, **settings)
+        engine = Engine(model(target), make_drafter(), policy, make_noise=factory, **settings)
         sequences = [engine.add(prompt, SamplingParams(**params)) for prompt, params in requests]
         finish(engine)
         on_end(engine, sequences)

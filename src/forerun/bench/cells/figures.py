@@ -130,6 +130,7 @@ def speculation_of(blocks: Sequence[Block]) -> dict[str, Any]:
     sources: Counter[str] = Counter()
     for (source, proposed, accepted), times in rounds.items():
         statistics.rounds[proposed, accepted] += times
+        statistics.depths[accepted + (accepted < proposed), accepted] += times  # as chains are examined
         lengths[proposed] += times
         sources[source if proposed else "none"] += times
     spent = sum(parts.values())
