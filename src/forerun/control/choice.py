@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 LONGEST_ROUND = 3.5
-"""Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits. Where no
-draft ends early it takes more, and five are what C32 (cases.md) allows."""
+"""Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits. Where
+no draft ends early it takes more, and five are what C32 (cases.md) allows."""
 PATIENCE = 3
 """Passes of the draft model in a row that make a round worse before no more are thought of."""
 
