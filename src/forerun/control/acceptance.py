@@ -4,7 +4,8 @@ A token counts as examined only where all before it were accepted, so what is le
 given that it was examined. Every source has a table of its own for each kind of request (greedy, seeded, sampled) and
 for each context that it tells apart (a suffix match of 20 tokens is another thing than one of 2). All sequences teach
 the table, slowly; each sequence has one number besides, by which its tokens are likelier to be accepted than those of
-others (in logits, learnt by stochastic gradient: quickly, and for ever, so that a text which turns is followed).
+others (in logits, by a Kalman filter: quickly, and for ever, so that a text which turns is followed). What these are
+estimated with is in `estimates.py`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Choice:
 
 @dataclass(slots=True)
 class _Growing:
-    """A round to which draft tokens are added one by one; keeps the best of all rounds that it was."""
+    """A round to which draft tokens are added one by one."""
 
     prices: Prices
     num_rows: float
