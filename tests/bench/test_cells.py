@@ -94,7 +94,7 @@ def test_a_block_writes_what_the_engine_writes_and_counts_it() -> None:
     block = run_block(llm, OracleDrafter(texts), FixedLength(3), PROMPTS, params())
     # A first step reads the prompts; then 23 tokens of each text in rounds of four, all of them accepted.
     assert (block.num_first, block.num_decoded) == (2, 46)
-    assert block.rounds == Counter({("scripted", 3, 3): 10, ("scripted", 2, 2): 2})
+    assert block.rounds == Counter({("scripted", 3, 3, 3): 10, ("scripted", 2, 2, 2): 2})
     assert block.origins == Counter(drafted=34, bonus=12)
     assert block.decode_s > 0
     assert block.read_s == 0
@@ -158,7 +158,7 @@ def test_a_recorder_passes_everything_on() -> None:
     assert policy.heard == block.rounds.total() + 2, "the rounds of the first step too"
     assert Recorder(policy).k == 2
     assert [moment.at for moment in block.moments] == sorted(moment.at for moment in block.moments)
-    assert sum(emitted for moment in block.moments for *_, emitted in moment.rounds) == block.num_decoded + 2
+    assert sum(emitted for moment in block.moments for *_, emitted, _ in moment.rounds) == block.num_decoded + 2
 
 
 # -- adversarial drafts ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def entry(
     name: str, speed: float, prompts: int = 0, gb_s: float = 20.0, run: str = "", after: float | None = None
 ) -> Entry:
     """A block of 100 decoded tokens at `speed` tokens per second, behind prompts that took a second to read."""
-    rounds: Counter[tuple[str, int, int]] = Counter({("", 0, 0): 50, ("model", 2, 1): 25})
+    rounds: Counter[tuple[str, int, int, int]] = Counter({("", 0, 0, 0): 50, ("model", 2, 1, 2): 25})
     block = Block(1, 100, 1.0, 0.1, 100 / speed, rounds, Counter(decoded=50, drafted=25, recovered=25), {"target": 1.0})
     return Entry(name, prompts, 0, (gb_s, gb_s if after is None else after), 0.0, block, run)
 

@@ -30,7 +30,7 @@ STEP = Step(1, 1, 1, 0, 0.0, 0.01, 0.0, 0.0)
 
 
 def moment(at: float, *rounds: tuple[int, str, int, int, int]) -> Moment:
-    return Moment(at, STEP, rounds)
+    return Moment(at, STEP, tuple((*one, min(one[3] + 1, one[2])) for one in rounds))
 
 
 class Script(FixedLength):

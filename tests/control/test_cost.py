@@ -150,6 +150,19 @@ def test_tables_of_rising_curves_rise(slope: float, rows: list[float]) -> None:
     assert all(left <= right + 1e-9 for left, right in pairwise(found))
 
 
+@given(st.dictionaries(st.integers(1, 64), st.floats(0.1, 1e4), min_size=1, max_size=12))
+def test_more_rows_never_cost_less(measured: dict[int, float]) -> None:
+    """And what was measured is moved no further than that asks: means of neighbours, nothing where it rises already."""
+    kept = PassCost(CostCurve(0, measured)).curve.milliseconds
+    found = [kept[rows] for rows in sorted(kept)]
+    assert sorted(kept) == sorted(measured)
+    assert all(left <= right for left, right in pairwise(found))
+    assert math.fsum(found) == pytest.approx(math.fsum(measured.values()))
+    given_ms = [measured[rows] for rows in sorted(measured)]
+    if all(left <= right for left, right in pairwise(given_ms)):
+        assert found == given_ms
+
+
 # -- the host's part ---------------------------------------------------------------------------------------------------
 
 

@@ -113,14 +113,14 @@ def figures_of(moments: Sequence[Moment], tokens_per_s: float) -> dict[str, Any]
 
 def mean_k(moment: Moment) -> float:
     """Draft tokens per sequence in one step."""
-    return sum(proposed for _, _, proposed, _, _ in moment.rounds) / max(len(moment.rounds), 1)
+    return sum(proposed for _, _, proposed, *_ in moment.rounds) / max(len(moment.rounds), 1)
 
 
 def gaps(moments: Sequence[Moment]) -> list[float]:
     """Seconds between one delivery of tokens and the next of the same sequence."""
     times: dict[int, list[float]] = {}
     for moment in moments:
-        for number, _, _, _, emitted in moment.rounds:
+        for number, _, _, _, emitted, _ in moment.rounds:
             if emitted:
                 times.setdefault(number, []).append(moment.at)
     return [later - earlier for of_sequence in times.values() for earlier, later in pairwise(of_sequence)]
@@ -139,7 +139,7 @@ def steps_until(k: Sequence[float], goal: float) -> int | None:
 def _sources(moments: Sequence[Moment]) -> dict[str, int]:
     found: dict[str, int] = {}
     for moment in moments:
-        for _, source, proposed, _, _ in moment.rounds:
+        for _, source, proposed, *_ in moment.rounds:
             name = (source or "?") if proposed else "none"
             found[name] = found.get(name, 0) + 1
     return found

@@ -63,7 +63,6 @@ class AdaptiveLength:
         self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
         self._usual_length = 200.0  # of an answer, in tokens
-        self._kept_share = 1.0  # of the tokens that were promised, what came of rounds that were to be the best
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
 
     @classmethod
@@ -115,8 +114,7 @@ class AdaptiveLength:
             taken = best.taken[place]
             if taken is not None:
                 prospect, length = offered[place][taken[0]], taken[1]
-                rate = best.rate * self._kept_share
-                plans[i] = self._made(sequences[i], keys[place], prospect, length, rate, company, prices, plain_ms)
+                plans[i] = self._made(sequences[i], keys[place], prospect, length, best.rate, company, prices, plain_ms)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], keys[place], offered[place], plans[i])
         self._explore([(i, sequences[i], keys[p], offered[p]) for p, i in enumerate(decoding)], plans, best, prices)
@@ -132,10 +130,6 @@ class AdaptiveLength:
             num_drafted += max(done.num_proposed - (pending.prospect.num_free if pending else 0), 0)
         self.host.note(step, self._drafts_ms, num_drafted)
         self._drafts_ms = 0.0
-        promised = self.prediction
-        if promised is not None and promised.purpose == "best" and num_drafted:
-            found = sum(done.num_emitted for done in rounds) / promised.num_tokens
-            self._kept_share += 0.03 * (min(found, 3.0) - self._kept_share)
         self._credit.earn(1e3 * (step.target_s + step.draft_s + step.verify_s + step.host_s))
         for done in rounds:
             pending = self._pending.get(done.sequence_id)

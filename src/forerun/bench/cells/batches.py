@@ -79,11 +79,11 @@ class KeptPrompts:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One step of the engine: when it ended, seconds after the block began; what it took; and for each sequence
-    (its number in the block, source, tokens proposed, accepted, emitted)."""
+    (its number in the block, source, tokens proposed, accepted, emitted, depths examined)."""
 
     at: float
     step: Step
-    rounds: tuple[tuple[int, str, int, int, int], ...]
+    rounds: tuple[tuple[int, str, int, int, int, int], ...]
 
 
 class Recorder:
@@ -112,15 +112,15 @@ class Recorder:
 class Block:
     """What one block came to. Decoding is what follows the first step: `num_decoded` tokens in `decode_s`. `first_s` is
     that step, `read_s` what reading the block's prompts took when they were read. `rounds` counts decoding rounds by
-    (source, proposed, accepted), `origins` decoded tokens by where they came from. `moments` are all steps, the first
-    one too: between it and the next lies what a draft model reads."""
+    (source, proposed, accepted, depths examined), `origins` decoded tokens by where they came from. `moments` are all
+    steps, the first one too: between it and the next lies what a draft model reads."""
 
     num_first: int
     num_decoded: int
     read_s: float
     first_s: float
     decode_s: float
-    rounds: Counter[tuple[str, int, int]]
+    rounds: Counter[tuple[str, int, int, int]]
     origins: Counter[Origin]
     parts: dict[str, float]
     moments: tuple[Moment, ...] = field(default=(), compare=False)
@@ -151,9 +151,9 @@ class Block:
 
 def block_of(found: dict[str, Any]) -> Block:
     """The block that `Block.to_dict` wrote."""
-    rounds: Counter[tuple[str, int, int]] = Counter()
-    for source, proposed, accepted, times in found["rounds"]:
-        rounds[str(source), int(proposed), int(accepted)] += int(times)
+    rounds: Counter[tuple[str, int, int, int]] = Counter()
+    for source, proposed, accepted, examined, times in found["rounds"]:
+        rounds[str(source), int(proposed), int(accepted), int(examined)] += int(times)
     return Block(
         int(found["num_first"]), int(found["num_decoded"]), float(found["read_s"]), float(found["first_s"]),
         float(found["decode_s"]), rounds, Counter(found["origins"]), dict(found["parts"]),
@@ -217,7 +217,10 @@ def _moments(recorder: Recorder, numbers: dict[int, int], at: float) -> list[Mom
     found = [
         Moment(
             at, step,
-            tuple((numbers[r.sequence_id], r.source, r.num_proposed, r.num_accepted, r.num_emitted) for r in rounds),
+            tuple(
+                (numbers[r.sequence_id], r.source, r.num_proposed, r.num_accepted, r.num_emitted, len(r.widths))
+                for r in rounds
+            ),
         )
         for rounds, step in recorder.heard
     ]  # fmt: skip
@@ -229,9 +232,11 @@ def _block(
     prompts: Sequence[Sequence[int]], begun: list[Moment], moments: list[Moment], kept: KeptPrompts | None,
     num_first: int, first_s: float, total_s: float, origins: Counter[Origin],
 ) -> Block:  # fmt: skip
-    rounds: Counter[tuple[str, int, int]] = Counter()
+    rounds: Counter[tuple[str, int, int, int]] = Counter()
     for moment in moments:
-        rounds.update((source, proposed, accepted) for _, source, proposed, accepted, _ in moment.rounds)
+        rounds.update(
+            (source, proposed, accepted, examined) for _, source, proposed, accepted, _, examined in moment.rounds
+        )
     parts = {
         name: sum(getattr(moment.step, f"{name}_s") for moment in moments)
         for name in ("draft", "target", "verify", "host")

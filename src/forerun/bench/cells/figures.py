@@ -118,7 +118,7 @@ def _contender(entries: Sequence[Entry], name: str) -> dict[str, Any]:
 
 def speculation_of(blocks: Sequence[Block]) -> dict[str, Any]:
     """What drafting came to over some blocks, and where the time of decoding went."""
-    rounds: Counter[tuple[str, int, int]] = Counter()
+    rounds: Counter[tuple[str, int, int, int]] = Counter()
     origins: Counter[Origin] = Counter()
     parts: Counter[str] = Counter()
     for block in blocks:
@@ -128,9 +128,9 @@ def speculation_of(blocks: Sequence[Block]) -> dict[str, Any]:
     statistics = Statistics(Counter(), sum(block.num_decoded for block in blocks))
     lengths: Counter[int] = Counter()
     sources: Counter[str] = Counter()
-    for (source, proposed, accepted), times in rounds.items():
+    for (source, proposed, accepted, examined), times in rounds.items():
         statistics.rounds[proposed, accepted] += times
-        statistics.depths[accepted + (accepted < proposed), accepted] += times  # as chains are examined
+        statistics.depths[examined, accepted] += times
         lengths[proposed] += times
         sources[source if proposed else "none"] += times
     spent = sum(parts.values())

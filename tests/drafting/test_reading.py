@@ -1,0 +1,108 @@
+"""A long text, read by the draft model in pieces: `Plan.read` drafts nothing and leaves the text alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.verification.laws import draft_with, engine_law, finish, target_law, violations
+
+from forerun.control import FixedLength
+from forerun.drafting import ModelDrafter
+from forerun.engine import Engine
+from forerun.runtime.toy import ToyModel
+from forerun.sampling import SamplingParams
+from forerun.types import Plan
+from forerun.verification import RULES
+
+DENSE = np.random.default_rng(7).integers(1, 9, (2, 2, 2))
+
+
+class InPieces:
+    """Reads `piece` tokens a round while more than that are unread, and then drafts k."""
+
+    def __init__(self, k: int, piece: int) -> None:
+        self.k, self.piece, self.num_read = k, piece, 0
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        return [self._one(offered) for offered in prospects]
+
+    def _one(self, offered: Any) -> Plan:
+        if not offered:
+            return Plan()
+        if offered[0].num_unread > self.piece:
+            self.num_read += 1
+            return Plan(source="model", read=self.piece)
+        return Plan(self.k, "model")
+
+    def update(self, rounds: Any, step: Any) -> None:
+        pass
+
+
+class Fed(ToyModel):
+    """Notes how many tokens each pass was fed."""
+
+    fed: list[int]
+
+    def forward(self, spans: Any) -> Any:
+        self.fed.append(sum(len(span.tokens) for span in spans))
+        return super().forward(spans)
+
+
+def toy(seed: int, kind: type[ToyModel] = ToyModel) -> Any:
+    made = kind.random(12, order=2, seed=seed, spread=2.0)
+    made.fed = []  # type: ignore[attr-defined]
+    return made
+
+
+def write(policy: Any, drafter: Any, prompts: list[list[int]], **params: Any) -> list[list[int]]:
+    engine = Engine(toy(1), drafter, policy)
+    sequences = [engine.add(prompt, SamplingParams(max_tokens=60, **params)) for prompt in prompts]
+    finish(engine)
+    return [sequence.tokens for sequence in sequences]
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("piece", [1, 2])
+def test_the_law_is_the_targets(rule: str, piece: int) -> None:
+    made: list[InPieces] = []
+
+    def policy(k: int) -> InPieces:
+        made.append(InPieces(k, piece))
+        return made[-1]
+
+    prompt = [1, 0, 1, 1, 0]
+    law = engine_law(
+        DENSE[0], draft_with(DENSE[1]), 2, [(prompt, {"max_tokens": 5})], rules=RULES[rule], make_policy=policy
+    )
+    assert not violations(law, target_law(DENSE[0], prompt, 5))
+    assert all(one.num_read for one in made)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"seed": 4}])
+@pytest.mark.parametrize("window", [None, 24])
+@pytest.mark.parametrize("piece", [1, 5, 16])
+def test_texts_are_plain_decodings(params: dict[str, Any], window: int | None, piece: int) -> None:
+    prompts = [[i % 12 for i in range(40)], [3], [i * 5 % 12 for i in range(33)]]
+    policy = InPieces(3, piece)
+    plain = write(FixedLength(0), None, prompts, **params)
+    assert write(policy, ModelDrafter(toy(2), window), prompts, **params) == plain
+    assert bool(policy.num_read) == (window is None or piece < window // 2)  # a window begins with half of it
+
+
+def test_a_pass_reads_no_more_than_a_piece_and_no_token_twice() -> None:
+    draft = toy(1, Fed)  # the target itself: every draft is accepted
+    policy = InPieces(3, 8)
+    (tokens,) = write(policy, ModelDrafter(draft), [[i % 12 for i in range(100)]], temperature=0)
+    assert max(draft.fed) <= 8 + 1
+    assert policy.num_read >= 12
+    assert sum(draft.fed) <= len(tokens)  # the last draft token of a round is fed in the next, and no token again
+
+
+def test_reading_behind_the_end_of_the_budget_is_dropped() -> None:
+    draft = toy(2, Fed)
+    engine = Engine(toy(1), ModelDrafter(draft), InPieces(3, 1))
+    engine.add([1, 2, 3, 4], SamplingParams(max_tokens=2, temperature=0))
+    finish(engine)
+    assert draft.fed == []  # after the first token one is left, which the target writes itself
