@@ -100,9 +100,31 @@ def test_a_pass_reads_no_more_than_a_piece_and_no_token_twice() -> None:
     assert sum(draft.fed) <= len(tokens)  # the last draft token of a round is fed in the next, and no token again
 
 
-def test_reading_behind_the_end_of_the_budget_is_dropped() -> None:
+class Always:
+    """Asks for a piece in every round, whatever there is."""
+
+    def __init__(self, piece: int) -> None:
+        self.piece = piece
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        return [Plan(source="model", read=self.piece) for _ in sequences]
+
+    def update(self, rounds: Any, step: Any) -> None:
+        pass
+
+
+def test_a_piece_ends_before_the_last_token() -> None:
+    """Whose row is wanted when the draft begins: fed now, it would have to be fed again."""
     draft = toy(2, Fed)
-    engine = Engine(toy(1), ModelDrafter(draft), InPieces(3, 1))
-    engine.add([1, 2, 3, 4], SamplingParams(max_tokens=2, temperature=0))
-    finish(engine)
+    (tokens,) = write(Always(1000), ModelDrafter(draft), [[1, 2, 3, 4, 5]], temperature=0)
+    assert draft.fed[0] == 5  # the prompt, but not the token that was just written
+    assert draft.fed[1:] == [1] * (len(draft.fed) - 1)
+    assert sum(draft.fed) < len(tokens) - 1
+
+
+def test_nothing_is_read_where_nothing_can_be_drafted_any_more() -> None:
+    draft = toy(2, Fed)
+    write_two = Engine(toy(1), ModelDrafter(draft), Always(1))
+    write_two.add([1, 2, 3, 4], SamplingParams(max_tokens=2, temperature=0))
+    finish(write_two)
     assert draft.fed == []  # after the first token one is left, which the target writes itself
