@@ -61,7 +61,7 @@ def grid(batches: tuple[int, ...]) -> Iterator[Any]:
 @pytest.mark.parametrize("batch,acceptances", [(1, (0.1, 0.5, 0.8, 0.98)), (4, (0.2, 0.8))])
 def test_the_best_length_is_found(batch: int, acceptances: tuple[float, ...], slope: float, draft: float) -> None:
     for acceptance in acceptances:
-        check(batch, slope, draft, acceptance, 2 if batch == 1 else 1)
+        check(batch, slope, draft, acceptance, 2)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
+from forerun.runtime.trees import LastSpan, kept_places
+
 
 class NumpyMatrix:
     """In place of _native.PackedMatrix."""
@@ -34,7 +36,7 @@ class NumpyDecoder:
         self.about = description
         self.weights: dict[str, np.ndarray] = {}
         self.caches: dict[int, list[list[np.ndarray]]] = {}  # [layer][token] -> keys and values [2, kv_heads, size]
-        self.starts: dict[int, int] = {}
+        self.lasts: dict[int, LastSpan] = {}  # what a sequence was fed last, until it is cut
 
     def set_matrix(self, name: str, matrix: NumpyMatrix) -> None:
         assert name not in self.weights
@@ -53,20 +55,22 @@ class NumpyDecoder:
     def begin(self, id: int) -> None:
         assert id not in self.caches
         self.caches[id] = [[] for _ in range(self.about["num_layers"])]
-        self.starts[id] = 0
 
     def free(self, id: int) -> None:
         self.caches.pop(id, None)
-        self.starts.pop(id, None)
+        self.lasts.pop(id, None)
 
     def length(self, id: int) -> int:
         return len(self.caches[id][0])
 
     def keep(self, id: int, length: int, path: Sequence[int] = ()) -> None:
+        places = kept_places(self.lasts.get(id), self.length(id), length, tuple(path))
+        self.lasts.pop(id, None)
         for layer in self.caches[id]:
-            layer[:] = layer[:length] + [layer[self.starts[id] + node] for node in path]
+            layer[:] = layer[:length] + [layer[place] for place in places]
 
     def fork(self, source: int, target: int, length: int) -> None:
+        kept_places(self.lasts.get(source), self.length(source), length)
         self.begin(target)
         self.caches[target] = [layer[:length] for layer in self.caches[source]]
 
@@ -80,6 +84,8 @@ class NumpyDecoder:
         parents: np.ndarray | None,
         out: np.ndarray,
     ) -> None:
+        if any(id in self.lasts and self.lasts[id].is_tree for id in ids.tolist()):
+            raise ValueError("the last span was a tree")
         at = row = 0
         for id, start, count, wanted in zip(
             ids.tolist(), starts.tolist(), counts.tolist(), num_rows.tolist(), strict=True
@@ -98,7 +104,7 @@ class NumpyDecoder:
     def _span(self, id: int, start: int, tokens: np.ndarray, parents: np.ndarray) -> np.ndarray:
         """The hidden rows [tokens, hidden_size] of a span, whose keys and values go to the cache."""
         assert start == self.length(id)
-        self.starts[id] = start
+        self.lasts[id] = LastSpan(start, tuple(parents.tolist()))
         count = len(tokens)
         seen = np.zeros((count, start + count), dtype=bool)
         positions = np.zeros(start + count, dtype=np.int64)

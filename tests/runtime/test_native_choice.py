@@ -18,7 +18,8 @@ from tests.runtime.as_gguf import write_gguf
 from tests.runtime.numpy_decoder import NumpyDecoder, NumpyMatrix
 from tests.runtime.tiny import tiny
 
-from forerun import _native
+from forerun import LLM, _native
+from forerun.drafting import ModelDrafter, StackDrafter
 from forerun.errors import (
     FileFormatError,
     ForerunError,
@@ -30,6 +31,7 @@ from forerun.errors import (
 from forerun.loading import load
 from forerun.models.progress import SilentProgress
 from forerun.runtime import select
+from forerun.runtime.base import Model
 from forerun.runtime.native import NativeModel
 from forerun.runtime.select import choose
 from forerun.runtime.torch import TorchModel
@@ -158,6 +160,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.3)
 
 
+def drafts_of(llm: LLM) -> Model:
+    """The draft model of a pair as it is loaded by default: one of several sources."""
+    drafter = llm.engine.drafter
+    assert isinstance(drafter, StackDrafter)
+    (found,) = [source.model for source in drafter.sources.values() if isinstance(source, ModelDrafter)]
+    return found
+
+
 KINDS = {"native": NativeModel, "torch": TorchModel}
 
 
@@ -168,7 +178,7 @@ def test_mixed_pairs_write_the_targets_own_text(pair: tuple[Path, Path], runtime
     drafted = {"draft": pair[1], "draft_runtime": draft_runtime, "draft_vocabulary": 500}
     with load(pair[0], **common) as plain, load(pair[0], **common, **drafted) as llm:
         assert type(llm.engine.target) is KINDS[runtime]
-        assert type(llm.engine.drafter.model) is KINDS[draft_runtime]
+        assert type(drafts_of(llm)) is KINDS[draft_runtime]
         for params in ({"temperature": 0}, {"seed": 8, "temperature": 0.7, "top_p": 0.9}):
             expected = plain.generate(prompts, max_tokens=16, ignore_eos=True, **params)
             found = llm.generate(prompts, max_tokens=16, ignore_eos=True, **params)
@@ -179,9 +189,9 @@ def test_mixed_pairs_write_the_targets_own_text(pair: tuple[Path, Path], runtime
 def test_a_torch_target_with_a_dtype_takes_a_native_draft(pair: tuple[Path, Path]) -> None:
     with load(pair[0], dtype="float32", draft=pair[1], draft_runtime="native") as llm:
         assert type(llm.engine.target) is TorchModel
-        assert type(llm.engine.drafter.model) is NativeModel
+        assert type(drafts_of(llm)) is NativeModel
     with load(pair[0], dtype="float32", draft=pair[1]) as llm:  # what torch alone has is asked of both
-        assert type(llm.engine.drafter.model) is TorchModel
+        assert type(drafts_of(llm)) is TorchModel
 
 
 @pytest.mark.parametrize(
@@ -241,7 +251,7 @@ def test_who_falls_back_to_torch_is_told(files: dict[str, tuple[Path, str]], pai
 def test_a_drafts_cut_head_keeps_what_ends_a_text(pair: tuple[Path, Path], draft_runtime: str) -> None:
     """The last five ids of the vocabulary are special."""
     with load(pair[0], draft=pair[1], draft_vocabulary=100, runtime="native", draft_runtime=draft_runtime) as llm:
-        model = llm.engine.drafter.model
+        model = drafts_of(llm)
         model.begin(7)
         kept = np.isfinite(model.forward([Span(7, 0, [5], 1)]).matrix[0])
     assert kept.sum() == 100

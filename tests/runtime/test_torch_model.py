@@ -131,16 +131,6 @@ def test_capabilities() -> None:
         model.forward([Span(0, 33, [5], 1)])
 
 
-def test_trees_are_refused() -> None:
-    model = TorchModel.from_transformers(tiny("llama"))
-    model.begin(0)
-    with pytest.raises(ContractError, match="tree"):
-        model.forward([Span(0, 0, [5, 6], 1, parents=(-1, 0))])
-    with pytest.raises(ContractError, match="tree"):
-        model.keep(0, 0, path=(0,))
-    assert model.length(0) == 0
-
-
 def test_the_model_cannot_be_called_beside_the_cache() -> None:
     module = tiny("llama")
     TorchModel.from_transformers(module)

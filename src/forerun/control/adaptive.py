@@ -9,7 +9,7 @@ from typing import Any
 from forerun.checks import whole
 from forerun.control.acceptance import NEGLIGIBLE, Acceptance
 from forerun.control.branching import widths
-from forerun.control.choice import Choice, Option, Prices, choose
+from forerun.control.choice import Choice, Option, Prices, choose, worth
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company, thresholds
@@ -99,13 +99,17 @@ class AdaptiveLength:
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
         if idle:
-            # What is given up on is hardly seen again, so it gets the benefit of the doubt first.
+            # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
+            hopeful = list(options)
             for place in idle:
                 sequence, kind = sequences[decoding[place]], keys[place]
-                options[place] = [
+                hopeful[place] = [
                     self._option(sequence, kind, one, prices, least, hopeful=True) for one in offered[place]
                 ]
-            best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
+            found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
+            loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
+            if self._credit.take(loss_ms):
+                best, options = found, hopeful
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
         company = Company.of(options, best, load.num_tokens, plain_ms)

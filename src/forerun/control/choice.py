@@ -9,9 +9,9 @@ others. Nothing is assumed of the curves but that they were measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-LONGEST_ROUND = 3.5
+LONGEST_ROUND = 4.0
 """Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits. Where
 no draft ends early it takes more, and five are what C32 (cases.md) allows."""
 PATIENCE = 3
@@ -41,6 +41,10 @@ class Prices:
     row_ms: float = 0.0
     token_ms: float = 0.0
 
+    def verifying_ms(self, num_rows: float) -> float:
+        """A round's time without its drafting."""
+        return self.target_ms(num_rows) + self.step_ms + self.row_ms * num_rows
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -57,51 +61,6 @@ class Choice:
         return self.num_tokens / self.milliseconds
 
 
-@dataclass(slots=True)
-class _Growing:
-    """A round to which draft tokens are added one by one."""
-
-    prices: Prices
-    num_rows: float
-    num_tokens: float
-    sequences_at: list[float] = field(default_factory=list)  # by pass of the draft model
-    drafts_ms: float = 0.0
-    more_ms: float = 0.0
-    lengths: dict[int, int] = field(default_factory=dict)
-
-    def milliseconds(self) -> float:
-        host_ms = self.prices.step_ms + self.prices.row_ms * self.num_rows
-        return self.prices.target_ms(self.num_rows) + host_ms + self.drafts_ms + self.more_ms
-
-    def own_ms(self, option: Option, depth: int) -> float:
-        """What a token adds if the passes it is drafted in take place anyway."""
-        drafted = option.drafted[depth]
-        rows_ms = self.prices.target_ms(self.num_rows + drafted) - self.prices.target_ms(self.num_rows)
-        own_ms = rows_ms + drafted * (self.prices.row_ms + self.prices.token_ms)
-        number = depth - option.num_free
-        if 0 <= number < len(self.sequences_at) and self.sequences_at[number] >= 1.0:
-            before = self.sequences_at[number]
-            own_ms += self.prices.draft_ms(before + drafted) - self.prices.draft_ms(before)
-        return own_ms
-
-    def add(self, sequence: int, option: Option, depth: int) -> None:
-        drafted = option.drafted[depth]
-        self.num_rows += drafted
-        self.num_tokens += option.value[depth]
-        self.lengths[sequence] = depth + 1
-        number = depth - option.num_free
-        if number < 0:
-            return
-        if number == 0:
-            self.more_ms += option.charge_ms
-        self.more_ms += drafted * self.prices.token_ms
-        while len(self.sequences_at) <= number:
-            self.sequences_at.append(0.0)
-        before = self.prices.draft_ms(self.sequences_at[number])
-        self.sequences_at[number] += drafted
-        self.drafts_ms += self.prices.draft_ms(self.sequences_at[number]) - before
-
-
 def choose(
     options: Sequence[Sequence[Option]], prices: Prices, num_rows: float, num_decoding: int, max_rows: int
 ) -> Choice:
@@ -112,9 +71,8 @@ def choose(
     time has (Dinkelbach's method for ratios: a millisecond is worth the tokens that the best round so far makes of it);
     then rounds grow token by token and pass by pass, each priced exactly, and the best is kept.
     """
-    start = _Growing(prices, num_rows, float(num_decoding))
     none = tuple[tuple[int, int] | None, ...]([None] * len(options))
-    best = Choice(none, start.num_tokens, start.milliseconds())
+    best = Choice(none, float(num_decoding), prices.verifying_ms(num_rows))
     if not any(options):
         return best
     tried: list[list[int | None]] = [[None] * len(options)]
@@ -138,6 +96,13 @@ def choose(
         num_riders = sum(_is_riding(of_one, taken) for of_one, taken in zip(options, best.taken, strict=True)) or 1
     # Once more with who is left: time is worth more now than when the round was grown.
     return try_out(best, [None if taken is None else taken[0] for taken in best.taken], again=True)
+
+
+def worth(taken: Sequence[tuple[int, int] | None], options: Sequence[Sequence[Option]], num_decoding: int) -> float:
+    """Tokens that are expected of a round in which so much is `taken`, by these options."""
+    return num_decoding + sum(
+        sum(of_one[one[0]].value[: one[1]]) for one, of_one in zip(taken, options, strict=True) if one is not None
+    )
 
 
 def _is_riding(options: Sequence[Option], taken: tuple[int, int] | None) -> bool:
@@ -195,51 +160,51 @@ def _grown(
     who rides in a pass that takes place anyway pays for a row, so everybody does whose token is worth that at `rate`,
     and the best number of passes is kept.
     """
-    growing = _Growing(prices, num_rows, float(num_decoding))
-    best = (growing.num_tokens, growing.milliseconds(), dict[int, int]())
     open_ones = {i: options[i][place] for i, place in enumerate(assignment) if place is not None}
-    longest_ms = LONGEST_ROUND * growing.milliseconds()
-
-    def keep_if_better() -> bool:
-        nonlocal best
-        now = growing.milliseconds()
-        is_better = now <= longest_ms and growing.num_tokens * best[1] > best[0] * now
-        if is_better:
-            best = (growing.num_tokens, now, dict(growing.lengths))
-        return is_better
-
-    for sequence, depth in _free_tokens(open_ones):
-        if growing.num_rows - num_rows >= max_rows:
-            break
-        growing.add(sequence, open_ones[sequence], depth)
-        keep_if_better()
+    lengths, rows, tokens, milliseconds = _with_free_tokens(open_ones, prices, num_rows, num_decoding, max_rows)
+    best = (tokens, milliseconds, dict(lengths))
+    longest_ms = LONGEST_ROUND * prices.verifying_ms(num_rows)
     # Free tokens that did not pay are not what a draft model's follow on.
-    growing = _Growing(prices, num_rows, float(num_decoding))
-    for sequence, option in open_ones.items():
-        for depth in range(min(option.num_free, best[2].get(sequence, 0))):
-            growing.add(sequence, option, depth)
-    open_ones = {
-        i: option for i, option in open_ones.items()
-        if option.num_free < len(option.value) and growing.lengths.get(i, 0) == option.num_free
-    }  # fmt: skip
-    for sequence, option in list(open_ones.items()):
-        if option.charge_ms > 0.0 and not _earns_charge(growing, option, rate):
-            del open_ones[sequence]  # or it would spoil the passes of the others
+    riders = [
+        (sequence, option) for sequence, option in open_ones.items()
+        if option.num_free < len(option.value) and lengths.get(sequence, 0) == option.num_free
+    ]  # fmt: skip
+    if any(option.charge_ms > 0.0 for _, option in riders):
+        token_ms = _token_ms(prices, rows, len(riders))  # who cannot pay it would spoil the passes of the others
+        riders = [(sequence, option) for sequence, option in riders if _earns_charge(option, rate, token_ms)]
+    num_left = max_rows - sum(lengths.values())
+    drafts_ms = 0.0
     number = num_worse = 0
-    while open_ones and num_worse < PATIENCE:
-        order = sorted(open_ones, key=lambda i: -open_ones[i].value[open_ones[i].num_free + number])
-        for sequence in order:
-            option = open_ones[sequence]
+    while riders and num_worse < PATIENCE:
+        if len(options) > 1:
+            least = rate * _token_ms(prices, rows, len(riders))
+            riders = [
+                (sequence, option) for sequence, option in riders
+                if option.value[option.num_free + number] >= least * option.drafted[option.num_free + number]
+            ]  # fmt: skip
+        if len(riders) > num_left:
+            riders.sort(key=lambda rider: -rider[1].value[rider[1].num_free + number])
+            del riders[num_left:]
+        if not riders:
+            break
+        riding = 0.0
+        for sequence, option in riders:
             depth = option.num_free + number
-            is_full = growing.num_rows - num_rows >= max_rows
-            if is_full or option.value[depth] < rate * growing.own_ms(option, depth):
-                del open_ones[sequence]
-                continue
-            growing.add(sequence, option, depth)
-            if depth + 1 == len(option.value):
-                del open_ones[sequence]
-        num_worse = 0 if keep_if_better() else num_worse + 1
+            riding += option.drafted[depth]
+            tokens += option.value[depth]
+            lengths[sequence] = depth + 1
+            if number == 0:
+                drafts_ms += option.charge_ms
+        rows += riding
+        num_left -= len(riders)
+        drafts_ms += prices.draft_ms(riding) + riding * prices.token_ms
+        now = prices.verifying_ms(rows) + drafts_ms
+        if now <= longest_ms and tokens * best[1] > best[0] * now:
+            best, num_worse = (tokens, now, dict(lengths)), 0
+        else:
+            num_worse += 1
         number += 1
+        riders = [rider for rider in riders if rider[1].num_free + number < len(rider[1].value)]
     lengths = best[2]
     taken = tuple(
         (place, lengths[sequence]) if place is not None and sequence in lengths else None
@@ -248,12 +213,42 @@ def _grown(
     return Choice(taken, best[0], best[1])
 
 
-def _earns_charge(growing: _Growing, option: Option, rate: float) -> bool:
+def _token_ms(prices: Prices, num_rows: float, num_riders: int) -> float:
+    """What a token adds if the passes it is drafted in take place anyway: at the mean price of the rows that all who
+    ride would fill, for a step of the curve is no reason for each of them to shrink from it."""
+    rows_ms = (prices.target_ms(num_rows + num_riders) - prices.target_ms(num_rows)) / num_riders
+    riding_ms = (prices.draft_ms(num_riders) - prices.draft_ms(1.0)) / max(num_riders - 1, 1)
+    return rows_ms + riding_ms + prices.row_ms + prices.token_ms
+
+
+def _earns_charge(option: Option, rate: float, token_ms: float) -> bool:
     """Whether what has to be read first can pay, if all passes take place anyway."""
     earned = 0.0
-    for depth in range(option.num_free, len(option.value)):
-        earned += max(option.value[depth] - rate * growing.own_ms(option, depth), 0.0)
+    for value, drafted in zip(option.value[option.num_free :], option.drafted[option.num_free :], strict=True):
+        earned += max(value - rate * token_ms * drafted, 0.0)
     return earned >= rate * option.charge_ms
+
+
+def _with_free_tokens(
+    options: Mapping[int, Option], prices: Prices, num_rows: float, num_decoding: int, max_rows: int
+) -> tuple[dict[int, int], float, float, float]:
+    """The best round without a draft model: lengths by sequence, rows, tokens, milliseconds."""
+    free = _free_tokens(options)[:max_rows]
+    rows, tokens = num_rows, float(num_decoding)
+    best = (0, rows, tokens, prices.verifying_ms(rows))
+    longest_ms = LONGEST_ROUND * best[3]
+    for num_kept, (sequence, depth) in enumerate(free, start=1):
+        rows += options[sequence].drafted[depth]
+        tokens += options[sequence].value[depth]
+        now = prices.verifying_ms(rows)
+        if now > longest_ms:
+            break
+        if tokens * best[3] > best[2] * now:
+            best = (num_kept, rows, tokens, now)
+    lengths = dict[int, int]()
+    for sequence, depth in free[: best[0]]:
+        lengths[sequence] = depth + 1
+    return lengths, best[1], best[2], best[3]
 
 
 def _free_tokens(options: Mapping[int, Option]) -> list[tuple[int, int]]:

@@ -62,10 +62,10 @@ class PassCost:
         if num_rows < 1 or not (0.0 < milliseconds < math.inf):
             return
         bucket = _bucket(num_rows)
-        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached)) - self._bends.get(bucket, 0.0)
+        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached)) - self._bend(num_rows)
         if num_rows > 2 * max(self.curve.milliseconds):
             # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
-            self._bends[bucket] = self._bends.get(bucket, 0.0) + FAR_RATE * (deviation - self._speed)
+            self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (deviation - self._speed)
             return
         self._recent.append(deviation)
         self.num_noted += 1
@@ -77,7 +77,7 @@ class PassCost:
             self._speed += AGREED_RATE * left
             return
         self._speed += SPEED_RATE * left
-        self._bends[bucket] = self._bends.get(bucket, 0.0) + BEND_RATE * left
+        self._bends[bucket] = self._bend_at(bucket) + BEND_RATE * left
         # What passes of all kinds deviate by is the machine's speed, and goes for those that were not made, too.
         common = COMMON_RATE * self._bends[bucket]
         self._speed += common
@@ -85,9 +85,15 @@ class PassCost:
             self._bends[known] -= common
 
     def _bend(self, num_rows: int) -> float:
-        """The correction of passes of about so many rows: where none was made, that of the nearest kind, if it is
-        near."""
-        bucket = _bucket(num_rows)
+        """The correction of passes of about as many rows: between two kinds a straight line, for a step in a curve
+        would look like the price of a single row."""
+        place = _place(num_rows)
+        low = int(place)
+        share = place - low
+        return self._bend_at(low) if share == 0.0 else (1 - share) * self._bend_at(low) + share * self._bend_at(low + 1)
+
+    def _bend_at(self, bucket: int) -> float:
+        """Where no pass was made, the correction of the nearest kind, if it is near."""
         if bucket in self._bends:
             return self._bends[bucket]
         nearest = min(self._bends, key=lambda known: abs(known - bucket), default=None)
@@ -193,6 +199,11 @@ def _clipped(deviation: float) -> float:
     return max(-LARGEST_STEP, min(LARGEST_STEP, deviation))
 
 
+def _place(num_rows: int) -> float:
+    """Single row counts up to 16, then four to each doubling."""
+    return float(num_rows) if num_rows <= 16 else 4.0 * math.log2(num_rows)
+
+
 def _bucket(num_rows: int) -> int:
-    """Row counts that share a correction: single ones up to 16, then four to each doubling."""
-    return num_rows if num_rows <= 16 else round(4 * math.log2(num_rows))
+    """Row counts that share a correction."""
+    return round(_place(num_rows))

@@ -36,12 +36,18 @@ class Credit:
 
     def spend(self, key: Hashable, cost_ms: float, now: int) -> bool:
         """Whether `key` may be tried in round `now` for an expected loss of `cost_ms`; if so, it is paid for."""
-        self._dearest_ms = max(self._dearest_ms * 0.999, cost_ms)
         gap, last = self._gaps.setdefault(key, (FIRST_GAP, now))
-        if now - last < gap or cost_ms > self._left_ms:
+        if now - last < gap or not self.take(cost_ms):
+            return False
+        self._gaps[key] = (min(2 * gap, LARGEST_GAP), now)
+        return True
+
+    def take(self, cost_ms: float) -> bool:
+        """Whether so much may be lost now, whoever asks; if so, it is paid for."""
+        self._dearest_ms = max(self._dearest_ms * 0.999, cost_ms)
+        if cost_ms > max(self._left_ms, 0.0):
             return False
         self._left_ms -= max(cost_ms, 0.0)
-        self._gaps[key] = (min(2 * gap, LARGEST_GAP), now)
         return True
 
     def note_success(self, key: Hashable) -> None:
