@@ -86,16 +86,18 @@ class Prospect:
 
     `longest` draft tokens at most, the first `num_free` of which cost no pass of a draft model; each further one costs
     one. Before the first of those passes the draft model has to read `num_unread` tokens of the text beyond the last
-    one (its catch-up: the prompt for a new sequence). `context` says what is known beforehand of how well it will do,
-    and acceptance is learnt for each context apart; `expected[i]` is the source's own guess at the acceptance of token
-    i given those before it, () where it has none. `trees` says whether it takes plans with a tree; `longest` is how
-    deep one may be.
+    one (its catch-up: the prompt for a new sequence); `num_cut` tokens before those that it has read or is to read are
+    not in its view, though they could be (`Plan.whole`). `context` says what is known beforehand of how well it will
+    do, and acceptance is learnt for each context apart; `expected[i]` is the source's own guess at the acceptance of
+    token i given those before it, () where it has none. `trees` says whether it takes plans with a tree; `longest` is
+    how deep one may be.
     """
 
     source: str
     longest: int
     num_free: int = 0
     num_unread: int = 0
+    num_cut: int = 0
     context: str = ""
     expected: tuple[float, ...] = ()
     trees: bool = False
@@ -109,8 +111,9 @@ class Plan:
     `tree[i]` is the node that token i is to follow (-1: the committed text), parents first, for a tree of `shape`
     nodes; None for a chain. Its nodes and their order are part of the plan: they may depend on what is known before the
     round and never on what is drafted. `gate` may end a draft early. `most_unread`, if given, is how many tokens of
-    the text a draft model may read for it: where more are unread its cache begins anew with the latest of them. `read`,
-    with shape 0, has it read up to so many tokens and draft nothing: a long text, in pieces.
+    the text a draft model may read for it: where more are unread its cache begins anew with the latest of them; `whole`
+    has a cache that begins late begin anew with the first token. `read`, with shape 0, has it read up to so many tokens
+    and draft nothing: a long text, in pieces.
     """
 
     shape: int = 0
@@ -118,6 +121,7 @@ class Plan:
     tree: tuple[int, ...] | None = None
     gate: Gate | None = None
     most_unread: int | None = None
+    whole: bool = False
     read: int = 0
 
 

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.control.estimates import (
-    PRIOR,
     PRIOR_WEIGHT,
-    TRIAL,
     Calibration,
     Share,
     Shift,
@@ -45,6 +43,8 @@ class Forecast:
     hopeful: tuple[float, ...]
 
 
+CUT = "cut "
+"""What contexts begin with where a draft model has seen the latest part of a text alone."""
 Key = tuple[str, str]
 """(source, kind of request)."""
 
@@ -54,7 +54,7 @@ class Acceptance:
 
     def __init__(self) -> None:
         self._tables: dict[tuple[Key, str], Table] = {}
-        self._shifts: dict[tuple[int, Key], Shift] = {}
+        self._shifts: dict[tuple[int, Key, bool], Shift] = {}  # the last: of drafts by a model that sees a part alone
         self._siblings: dict[Key, list[Share]] = {}
         self._sureness: dict[tuple[int, Key], Shift] = {}  # of a sequence, against the calibration
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
@@ -76,11 +76,10 @@ class Acceptance:
         means = table.means
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
-        shift = self._shifts.get((sequence_id, key), _NONE)
+        shift = self._shift(sequence_id, key, prospect)
         odds = math.exp(shift.value)
-        if not num_guessed:
-            table.learn_means(0)
-            hopeful = hopeful or table.accepted[0].total < TRIAL
+        # A new source is on trial, though not with each view of a text in turn.
+        hopeful = hopeful or (table.is_new and not num_guessed and not shift.is_of_another_view)
         factor = math.exp(shift.hopeful) if hopeful else odds
         value, drafted, given_examined, at_best = [], [], [], []
         reached = going = all_so_far = 1.0
@@ -109,8 +108,11 @@ class Acceptance:
 
     def pass_by(self, sequence_id: int, key: Key) -> None:
         """A round in which nothing was drafted for a sequence from a source that could have been."""
-        for known in (self._shifts, self._sureness):
-            shift = known.get((sequence_id, key))
+        for shift in (
+            self._shifts.get((sequence_id, key, False)),
+            self._shifts.get((sequence_id, key, True)),
+            self._sureness.get((sequence_id, key)),
+        ):
             if shift is not None:
                 shift.pass_by()
 
@@ -150,11 +152,15 @@ class Acceptance:
         table = self._table(key, prospect)
         num_examined = len(done.widths)
         table.upto(max(num_planned, num_examined))
-        table.means.clear()
+        for known in (table, table.like):
+            if known is not None:
+                known.means.clear()
         guess = self._calibrations.setdefault((key, prospect.context), Calibration())
         num_guessed = len(prospect.expected)
-        shift = self._shifts.setdefault((done.sequence_id, key), Shift())
-        prior = PRIOR
+        shift = self._shifts.setdefault(
+            (done.sequence_id, key, prospect.num_cut > 0), self._shift(done.sequence_id, key, prospect)
+        )
+        prior = table.prior
         for depth in range(num_examined):
             was_accepted = _was_first(done, depth)
             if depth < num_guessed:
@@ -191,9 +197,10 @@ class Acceptance:
 
     def forget(self, sequence_id: int) -> None:
         """Drop what is known of one sequence; what it taught the tables stays."""
-        for known in (self._shifts, self._sureness):
-            for key in [key for key in known if key[0] == sequence_id]:
-                del known[key]
+        for shifted_by in [known for known in self._shifts if known[0] == sequence_id]:
+            del self._shifts[shifted_by]
+        for sure in [known for known in self._sureness if known[0] == sequence_id]:
+            del self._sureness[sure]
 
     def by_depth(self, source: str) -> list[float]:
         """Acceptance at each depth that was examined, over all sequences, kinds and contexts of a source that makes no
@@ -209,10 +216,24 @@ class Acceptance:
                 totals[depth] += share.total
         return [hit / total for hit, total in zip(hits, totals, strict=True) if total]
 
+    def _shift(self, sequence_id: int, key: Key, prospect: Prospect) -> Shift:
+        """A sequence's own number. Of a draft model that has not drafted with this view of the text, half of what it
+        showed with the other: texts that are hard for one are often hard for both, and sometimes because of it."""
+        is_cut = prospect.num_cut > 0
+        found = self._shifts.get((sequence_id, key, is_cut))
+        if found is None:
+            other = self._shifts.get((sequence_id, key, not is_cut))
+            found = Shift() if other is None else other.of_another_view()
+        return found
+
     def _table(self, key: Key, prospect: Prospect) -> Table:
         found = self._tables.get((key, prospect.context))
         if found is None:
-            found = self._tables[key, prospect.context] = Table()
+            context = prospect.context.removeprefix(CUT)
+            whole, cut = Table(), Table()
+            whole.like, cut.like = cut, whole
+            self._tables[key, context], self._tables[key, CUT + context] = whole, cut
+            found = whole if prospect.context == context else cut
         return found
 
 

@@ -14,7 +14,7 @@ from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company, thresholds
 from forerun.control.policy import Load
-from forerun.control.records import Known, Pending, Prediction
+from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, shown
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
 from forerun.topology import comb_by_widths
@@ -89,11 +89,11 @@ class AdaptiveLength:
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
-        offered = [prospects[i] for i in decoding]
+        offered = [offers_of(prospects[i], len(sequences[i].tokens)) for i in decoding]
         keys = [_kind(sequences[i]) for i in decoding]
         least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
-            [self._option(sequences[i], kind, prospect, prices, least) for prospect in found]
+            [self._option(sequences[i], kind, offer.prospect, prices, least) for offer in found]
             for i, kind, found in zip(decoding, keys, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
@@ -104,7 +104,9 @@ class AdaptiveLength:
             for place in idle:
                 sequence, kind = sequences[decoding[place]], keys[place]
                 hopeful[place] = [
-                    self._option(sequence, kind, one, prices, least, hopeful=True) for one in offered[place]
+                    # What has to be read first is seen again by a probe, which reads less.
+                    self._option(sequence, kind, one.prospect, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
+                    for one in offered[place]
                 ]
             found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
             loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
@@ -117,11 +119,11 @@ class AdaptiveLength:
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
             if taken is not None:
-                prospect, length = offered[place][taken[0]], taken[1]
-                plans[i] = self._made(sequences[i], keys[place], prospect, length, best.rate, company, prices, plain_ms)
+                offer, length = offered[place][taken[0]], taken[1]
+                plans[i] = self._made(sequences[i], keys[place], offer, length, best.rate, company, prices, plain_ms)
         for place, i in enumerate(decoding):
-            self._pass_by(sequences[i], keys[place], offered[place], plans[i])
-        self._explore([(i, sequences[i], keys[p], offered[p]) for p, i in enumerate(decoding)], plans, best, prices)
+            self._pass_by(sequences[i], keys[place], prospects[i], plans[i])
+        self._explore([(i, sequences[i], keys[p], prospects[i]) for p, i in enumerate(decoding)], plans, best, prices)
         self._forget_ended()
         return plans
 
@@ -177,7 +179,7 @@ class AdaptiveLength:
                 # Read once, and of use to all rounds to come: to the end, or until the source is left again.
                 known = self._known.get(sequence.sequence_id)
                 stay = self._expected_tokens(sequence) / (1.0 + sum(forecast.value))
-                if known is not None and prospect.source in known.used:
+                if known is not None and (prospect.source, prospect.num_cut > 0) in known.used:
                     stay = min(stay, USUAL_STAY)
                 charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
@@ -197,7 +199,7 @@ class AdaptiveLength:
         self,
         sequence: SequenceView,
         kind: str,
-        prospect: Prospect,
+        offer: Offer,
         length: int,
         rate: float,
         company: Company,
@@ -205,10 +207,11 @@ class AdaptiveLength:
         plain_ms: float,
     ) -> Plan:
         """The plan for a choice: the reading that it needs first, or a draft that a gate may end."""
+        prospect = offer.prospect
         if prospect.num_unread > FEW_UNREAD and length > prospect.num_free:
             piece = self._piece(prices, plain_ms)
             if prospect.num_unread > piece:
-                return Plan(source=prospect.source, read=piece)
+                return Plan(source=prospect.source, read=piece, most_unread=offer.most_unread, whole=offer.whole)
         key = (prospect.source, kind)
         gate: Gate | None = None
         if length > prospect.num_free:
@@ -224,8 +227,8 @@ class AdaptiveLength:
                 ):
                     length += 1  # for the case that the draft model is surer than usual
                 gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
-        self._known[sequence.sequence_id].used.add(prospect.source)
-        plan = Plan(length, prospect.source, gate=gate)
+        self._known[sequence.sequence_id].used.add(offer.view)
+        plan = Plan(length, prospect.source, gate=gate, most_unread=offer.most_unread, whole=offer.whole)
         if prospect.trees and not prospect.num_free:
             value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
             num_rows = company.num_rows + (length if company.num_drafting <= 1 else 0)
@@ -278,7 +281,8 @@ class AdaptiveLength:
                     cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
                 if self._credit.spend(key, cost_ms, self._num_rounds):
                     plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
-                    self._pending[sequence.sequence_id] = Pending((prospect.source, kind), prospect, plans[i], length)
+                    tried = shown(prospect, PROBE_WINDOW, len(sequence.tokens))
+                    self._pending[sequence.sequence_id] = Pending((prospect.source, kind), tried, plans[i], length)
                     if self.prediction is not None:
                         self.prediction = replace(self.prediction, purpose="probe")
                     return

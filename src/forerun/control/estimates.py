@@ -22,6 +22,8 @@ is."""
 HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
+OTHER_VIEW, OTHER_VARIANCE = 0.5, 0.2
+"""Share of a sequence's number that goes for drafts with another view of its text, and how unsure that is, at least."""
 
 
 @dataclass
@@ -72,6 +74,18 @@ class Table:
     means: list[Means] = field(default_factory=list)  # of all of it, until more is learnt
     drafted: list[Share] = field(default_factory=list)  # a draft goes so far, once it came to the depth before
     going_well: list[Share] = field(default_factory=list)  # the same, where all before were accepted
+    like: Table | None = None  # of the same source with another view of the text
+
+    @property
+    def prior(self) -> float:
+        """Acceptance of the first token, before any was seen here: what it is with the other view."""
+        return self.like.accepted[0].after(PRIOR) if self.like is not None and self.like.accepted else PRIOR
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is on trial."""
+        seen = sum(table.accepted[0].total for table in (self, self.like) if table is not None and table.accepted)
+        return seen < TRIAL
 
     def upto(self, num_depths: int) -> None:
         """Have an entry for each depth below `num_depths`."""
@@ -84,7 +98,7 @@ class Table:
         """Have the means of all depths up to this one."""
         self.upto(depth + 1)
         for place in range(len(self.means), depth + 1):
-            before = self.means[-1] if place else Means(PRIOR, PRIOR, 1.0, 1.0)
+            before = self.means[-1] if place else Means(self.prior, self.prior, 1.0, 1.0)
             share = self.accepted[place]
             self.means.append(
                 Means(
@@ -107,8 +121,10 @@ class Shift:
     value: float = 0.0
     variance: float = FIRST_VARIANCE
     trend: float = 0.0  # moving average of what was unexpected
+    is_of_another_view: bool = False  # made of what another view of the text showed, and nothing else
 
     def note(self, was_accepted: bool, predicted: float) -> None:
+        self.is_of_another_view = False
         unexpected = was_accepted - predicted
         self.trend += 0.3 * (unexpected - self.trend)
         turn = max(abs(self.trend) - USUAL_TREND, 0.0)
@@ -120,6 +136,10 @@ class Shift:
     def pass_by(self) -> None:
         """A round without a draft."""
         self.variance = min(self.variance + SILENT_VARIANCE, LARGEST_VARIANCE)
+
+    def of_another_view(self) -> Shift:
+        """What it says of drafts by the same model with another view of the text."""
+        return Shift(OTHER_VIEW * self.value, max(self.variance, OTHER_VARIANCE), is_of_another_view=True)
 
     @property
     def hopeful(self) -> float:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from forerun.control.acceptance import Key
+from forerun.control.acceptance import CUT, Key
 from forerun.types import Plan, Prospect
+
+VIEW = 128
+"""Tokens of a long text that a draft model is shown first: it reads no more than is likely to matter, and all of the
+text where that turns out to be too little (docs/control.md has what acceptance it costs)."""
 
 
 @dataclass(slots=True)
@@ -14,7 +19,53 @@ class Known:
 
     num_output: int = 0
     last_seen: int = 0
-    used: set[str] = field(default_factory=set)  # sources that were drafted from
+    used: set[tuple[str, bool]] = field(default_factory=set)  # (source, whether it saw a part alone) drafted from
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to draft from a prospect: as its draft model stands, with the latest tokens of the text alone, or with
+    all of it. `prospect` is as it would be then."""
+
+    prospect: Prospect
+    most_unread: int | None = None
+    whole: bool = False
+
+    @property
+    def num_unread(self) -> int:
+        return self.prospect.num_unread
+
+    @property
+    def view(self) -> tuple[str, bool]:
+        return self.prospect.source, self.prospect.num_cut > 0
+
+
+def offers_of(prospects: Sequence[Prospect], num_tokens: int) -> list[Offer]:
+    """All ways to draft from them for a text of `num_tokens`."""
+    found: list[Offer] = []
+    for prospect in prospects:
+        found.append(Offer(_seen(prospect, prospect.num_unread, prospect.num_cut)))
+        if prospect.longest == prospect.num_free:
+            continue
+        if prospect.num_unread > 2 * VIEW:
+            found.append(Offer(shown(prospect, VIEW, num_tokens), most_unread=VIEW))
+        if prospect.num_cut:
+            found.append(Offer(_seen(prospect, num_tokens - 1, 0), whole=True))
+    return found
+
+
+def shown(prospect: Prospect, most_unread: int, num_tokens: int) -> Prospect:
+    """The prospect of a text of `num_tokens` where its draft model reads at most so many."""
+    if prospect.num_unread <= most_unread:
+        return _seen(prospect, prospect.num_unread, prospect.num_cut)
+    return _seen(prospect, most_unread, num_tokens - 1 - most_unread)
+
+
+def _seen(prospect: Prospect, num_unread: int, num_cut: int) -> Prospect:
+    if num_cut == 0 and num_unread == prospect.num_unread and prospect.num_cut == 0:
+        return prospect
+    context = CUT + prospect.context if num_cut else prospect.context
+    return replace(prospect, num_unread=num_unread, num_cut=num_cut, context=context)
 
 
 @dataclass(frozen=True, slots=True)

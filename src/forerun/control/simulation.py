@@ -25,7 +25,8 @@ Acceptances = Callable[[int, int, int], float]
 class Source:
     """A source of drafts in a world. With `uses_model` every token costs a pass of the draft model. `informed` in
     [0, 1): how far the draft model knows which of its tokens will be accepted; 0 gives no confidences at all. `sibling`
-    is how likely a further child is to be accepted where those before it were not; None for a source without trees."""
+    is how likely a further child is to be accepted where those before it were not; None for a source without trees.
+    `when_cut` is the acceptance while the draft model has seen the latest part of the text alone, if another one."""
 
     name: str
     acceptance: Acceptances
@@ -33,6 +34,7 @@ class Source:
     longest: int = 64
     informed: float = 0.0
     sibling: float | None = None
+    when_cut: Acceptances | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,17 @@ class _Sequence:
     params: SamplingParams
     vocabulary_size: int = 1000
     num_missing: int = 1
-    num_read: int = 0  # by the draft model
+    num_read: int = 0  # the draft model has read up to this place
+    num_cut: int = 0  # from this one on
     noise: _Noise = field(default_factory=_Noise)
 
     @property
     def tokens(self) -> range:
         return range(self.num_tokens)
+
+    def begin_at(self, place: int) -> None:
+        """Have the draft model forget what it has read, and read from this token on."""
+        self.num_read = self.num_cut = place
 
 
 def simulate(policy: Policy, world: World, num_rounds: int, seed: int = 0) -> Simulated:
@@ -170,7 +177,11 @@ def _prospects(world: World, sequence: _Sequence) -> list[Prospect]:
         if source.uses_model:
             num_unread = sequence.num_tokens - 1 - sequence.num_read
             trees = source.sibling is not None
-            found.append(Prospect(source.name, source.longest, num_unread=max(num_unread, 0), trees=trees))
+            found.append(
+                Prospect(
+                    source.name, source.longest, num_unread=max(num_unread, 0), num_cut=sequence.num_cut, trees=trees
+                )
+            )
         else:
             found.append(Prospect(source.name, source.longest, num_free=source.longest))
     return found
@@ -191,14 +202,19 @@ def _draft_and_verify(
         source = by_name.get(plan.source or "")
         fate: list[tuple[bool, float]] = []
         if source is not None and source.uses_model and (plan.read or plan.shape):
+            if plan.whole:
+                sequence.begin_at(0)
+            latest = sequence.num_tokens - 1 - (plan.most_unread or 0)
+            if plan.most_unread is not None and sequence.num_read < latest:
+                sequence.begin_at(latest)
             num_unread = sequence.num_tokens - 1 - sequence.num_read
-            num_fed = min(plan.read or num_unread, num_unread, plan.most_unread or num_unread)
+            num_fed = min(plan.read or num_unread, num_unread)
             passes[0] = passes.get(0, 0) + num_fed
             sequence.num_read = sequence.num_read + num_fed if plan.read else sequence.num_tokens
         while source is not None and len(fate) < min(len(_widths(plan)), source.longest):
             if source.uses_model:
                 passes[len(fate)] = passes.get(len(fate), 0) + 1
-            fate.append(_drawn(source, number, place, len(fate), chance))
+            fate.append(_drawn(source, number, place, len(fate), chance, is_cut=sequence.num_cut > 0))
             if source.informed and plan.gate is not None and not plan.gate([sure for _, sure in fate]):
                 break
         fates.append(fate)
@@ -257,10 +273,13 @@ def _expected(widths: Sequence[int], source: Source | None, fate: Sequence[tuple
     return total
 
 
-def _drawn(source: Source, number: int, sequence: int, depth: int, chance: random.Random) -> tuple[bool, float]:
+def _drawn(
+    source: Source, number: int, sequence: int, depth: int, chance: random.Random, *, is_cut: bool
+) -> tuple[bool, float]:
     """Whether a token will be accepted, and how sure the draft model is of it. Its own probability varies around the
     acceptance, the more the better informed it is (a beta distribution with that mean)."""
-    mean = source.acceptance(number, sequence, depth)
+    chances = source.when_cut if is_cut and source.when_cut is not None else source.acceptance
+    mean = chances(number, sequence, depth)
     if source.informed == 0.0 or not 0.0 < mean < 1.0:
         return chance.random() < mean, mean
     weight = 1.0 / source.informed - 1.0

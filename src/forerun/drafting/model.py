@@ -76,9 +76,10 @@ class ModelDrafter:
     def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
         found = []
         for sequence, most in zip(sequences, longest, strict=True):
-            shape, start = self._fitting(sequence, most, None)
+            shape, start = self._fitting(sequence, most, Plan())
             unread = self._unread(sequence, start)
-            found.append([Prospect("model", shape, num_unread=unread, trees=True)] if shape > 0 else [])
+            cut = start if start and self._can_see_all(sequence, shape) else 0
+            found.append([Prospect("model", shape, num_unread=unread, num_cut=cut, trees=True)] if shape > 0 else [])
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
@@ -92,9 +93,7 @@ class ModelDrafter:
         sampled draft has rows with all mass on one token for them."""
         trees = [self._topology(plan) for plan in plans]
         fitting = [
-            self._fitting(sequence, wanted, plan.most_unread)
-            if self._can_read(sequence, given) and len(given) < wanted
-            else (0, 0)
+            self._fitting(sequence, wanted, plan) if self._can_read(sequence, given) and len(given) < wanted else (0, 0)
             for sequence, tree, plan, given in zip(sequences, trees, plans, free, strict=True)
             for wanted in (max(depths(tree), default=min(plan.read, 1)),)
         ]
@@ -178,14 +177,22 @@ class ModelDrafter:
         place = first + num_cached if first == start else start
         return max(len(sequence.tokens) - 1 - place, 0)
 
-    def _fitting(self, sequence: SequenceView, shape: int, most_unread: int | None) -> tuple[int, int]:
+    def _fitting(self, sequence: SequenceView, shape: int, plan: Plan) -> tuple[int, int]:
         """(the longest draft up to `shape` that the draft model can serve, the place in the text where its cache is to
-        begin, which leaves at most `most_unread` tokens to be read). A function of what is committed alone."""
+        begin, by what the plan says of it). A function of what is committed alone."""
         shape, start = self._served(sequence, shape)
-        if shape > 0 and most_unread is not None and self._unread(sequence, start) > most_unread:
-            start = len(sequence.tokens) - 1 - most_unread
+        if plan.whole and start and self._can_see_all(sequence, shape):
+            start = 0
+        most = plan.most_unread
+        if shape > 0 and most is not None and self._unread(sequence, start) > most:
+            start = len(sequence.tokens) - 1 - most
             shape = shape if self._can_feed(sequence, start) else 0
         return shape, start
+
+    def _can_see_all(self, sequence: SequenceView, shape: int) -> bool:
+        """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens."""
+        is_short = self.window is None or len(sequence.tokens) + max(shape, 1) - 1 <= self.window
+        return is_short and self._can_feed(sequence, 0)
 
     def _served(self, sequence: SequenceView, shape: int) -> tuple[int, int]:
         """`_fitting` however much is unread."""

@@ -193,6 +193,7 @@ def _extended(first: Prospect, by: Prospect) -> Prospect | None:
         by.longest,
         num_free=num_free,
         num_unread=by.num_unread,
+        num_cut=by.num_cut,
         context=first.context,
         expected=first.expected[:num_free],
     )
