@@ -20,7 +20,7 @@ from forerun.sampling import SamplingParams
 PLAIN_EVERY = 4
 """Plain decoding and the adaptive ones get a block for every so many fixed choices of a turn: it is their ratio that is
 to be known to a percent."""
-HOPELESS = ((0, 0.5), (1, 0.75), (2, 0.9))
+HOPELESS = ((0, 0.7), (1, 0.8), (2, 0.9))
 """(times that every set of prompts was seen, share of the best fixed choice's speed): a fixed choice that is slower
 than that takes no further part, so that the time goes to those that could be the best."""
 
@@ -59,7 +59,8 @@ def run_cell(
                 kept.read(prompt)
         started = perf_counter()
         _probe(found, probe, started)
-        for side in sides:  # what a first block does once: pages, caches, measured costs. It is not counted
+        # What a first block does once: pages, caches, measured costs. It is not counted; fixed choices share a drafter.
+        for side in {side.name.partition(" k=")[0]: side for side in sides}.values():
             report(f"warming up {side.name}", 0, 1)
             run_block(llm, *side.make(), prompts[0][:1], params, kept)
         while most_turns is None or turn < most_turns:
