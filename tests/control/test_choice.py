@@ -165,3 +165,31 @@ def test_a_curve_that_is_dear_at_first_and_flat_behind() -> None:
     found = choose([[sure(0.9, 16)]], jump, 1, 1, 100)
     assert found.taken[0] is not None
     assert found.taken[0][1] > 4
+
+
+def test_a_step_of_the_curve_keeps_nobody_from_riding() -> None:
+    """Sixty-four sequences share it: a pass of them all is worth its price, though the first row behind the step seems
+    dear."""
+    options = [[Option([0.9**i for i in range(1, 25)], [1.0] * 24)] for _ in range(64)]
+    prices = Prices(lambda rows: 30.0 + 1.5 * (rows > 300.0) + 1.5 * (rows > 700.0), draft_passes(1.5))
+    found = choose(options, prices, 64, 64, 4096)
+    rates = {k: 64 * (1 + sum(options[0][0].value[:k])) / (prices.target_ms(64 * (k + 1)) + 1.5 * k) for k in range(25)}
+    assert found.rate >= 0.99 * max(rates.values())
+
+
+def test_a_sequence_alone_sees_past_a_step() -> None:
+    """Rows in blocks of four: the fourth draft token begins a new one, which the next three share."""
+    option = Option([0.98**i for i in range(1, 13)], [1.0] * 12)
+    prices = Prices(lambda rows: 30.0 + 16.0 * ((rows - 1.0) // 4.0), draft_passes(1.0))
+    found = choose([[option]], prices, 1, 1, 256)
+    rates = {k: (1 + sum(option.value[:k])) / (prices.target_ms(k + 1.0) + k) for k in range(13)}
+    assert found.taken == ((0, max(rates, key=rates.__getitem__)),)
+    assert found.taken[0] is not None
+    assert found.taken[0][1] >= 7
+
+
+def test_no_more_rows_than_allowed_however_many_ride() -> None:
+    options = [[Option([0.9 - 0.01 * i] * 8, [1.0] * 8)] for i in range(8)]
+    found = choose(options, Prices(lambda rows: 30.0, draft_passes(0.5)), 8, 8, 19)
+    assert sum(taken[1] for taken in found.taken if taken is not None) == 19
+    assert [taken[1] for taken in found.taken if taken is not None][:3] == [3, 3, 3]  # the best of them ride last

@@ -205,3 +205,13 @@ def test_drafting_that_took_less_than_its_passes_costs_nothing_more() -> None:
         host.note(step(rows=0), 0.0, 0)  # a prompt is read: no rows, no division
     assert host.per_draft_token_ms == 0.0
     assert host.per_row_ms == pytest.approx(1.0)
+
+
+def test_corrections_leave_no_steps_in_a_curve() -> None:
+    """A step between two kinds of passes would be the price of the one row that takes it."""
+    found = cost(0.0)
+    for i in range(60):
+        found.note((20, 40, 80, 160, 256)[i % 5], 0.0, 30.0 * (1.0, 1.2, 0.9, 1.1, 1.0)[i % 5])
+    assert max(found.at(rows) for rows in (20, 40, 80, 160)) > 1.05 * min(found.at(rows) for rows in (20, 40, 80, 160))
+    for rows in range(1, 400):
+        assert abs(found.at(rows + 1) - found.at(rows)) < 0.75  # where the corrections differ by several milliseconds

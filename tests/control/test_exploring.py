@@ -81,6 +81,17 @@ def test_a_sequence_may_lose_in_advance_what_it_will_have_earned() -> None:
     assert tries(credit, FIRST_GAP + 1, 2.0, 0.0) == [FIRST_GAP]
 
 
+def test_hope_is_paid_for_from_the_same_budget() -> None:
+    credit = Credit(0.01)
+    assert credit.take(0.0)  # what costs nothing is free
+    assert credit.take(-5.0)
+    assert not credit.take(2.0)
+    credit.earn(300.0)
+    assert credit.take(2.0)
+    assert not credit.take(2.0)  # one of three is left
+    assert credit.take(0.9)
+
+
 def test_forgetting_a_sequence_leaves_the_others() -> None:
     credit = Credit(1.0)
     for key in ((1, "model"), (2, "model"), "plain"):

@@ -375,6 +375,44 @@ def test_a_cache_begins_anew_with_the_latest_tokens_and_goes_on(source: str, par
     assert model.num_sequences == 0
 
 
+class Widening(Choosing):
+    """Five tokens of the text are read first, and from the third round on all of it."""
+
+    def plan(self, *given: Any) -> list[Plan]:
+        self.more = {"most_unread": 5} if self.num_rounds < 2 else {"whole": True}
+        return super().plan(*given)
+
+
+@pytest.mark.parametrize("source", ["model", "suffix+model"])
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"seed": 3}], ids=str)
+def test_a_cache_that_begins_late_begins_anew_with_the_first_token(source: str, params: dict[str, Any]) -> None:
+    prompt = [*range(SIZE)] * 12 + PROMPT
+    plain = complete(target(), prompt, max_tokens=30, **params)[1]
+    model = Watched()
+    drafter = stack(model)
+    policy = Widening(8, source)
+    sequence = play(drafter, policy, prompt, max_tokens=30, **params)
+    assert sequence.tokens[len(prompt) :] == plain
+    cuts = [one.num_cut for offered in policy.offered for one in offered if one.source == source]
+    assert cuts[0] == 0  # nothing was read, so nothing is left out
+    assert cuts[1] == len(prompt) - 6
+    assert cuts[-1] == 0
+    begun_anew = [tokens for fed in model.fed for tokens in fed if len(tokens) > len(prompt)]
+    assert len(begun_anew) == 1  # once, and what it holds is the text
+    assert list(begun_anew[0][: len(prompt)]) == prompt
+    assert sequence.statistics.num_accepted > 0
+
+
+def test_what_a_draft_model_cannot_hold_is_not_offered_and_not_read() -> None:
+    prompt = [*range(SIZE)] * 12 + PROMPT
+    model = Watched()
+    policy = Widening(4, "model")
+    sequence = play(ModelDrafter(model, 40, start_after=0), policy, prompt, temperature=0)
+    assert sequence.tokens[len(prompt) :] == complete(target(), prompt, temperature=0, max_tokens=40)[1]
+    assert all(one.num_cut == 0 for offered in policy.offered for one in offered)
+    assert max(len(tokens) for fed in model.fed for tokens in fed) <= 40
+
+
 def test_most_unread_of_zero_reads_the_last_token_alone() -> None:
     model = Watched()
     drafter = ModelDrafter(model, start_after=0)

@@ -1,0 +1,127 @@
+"""How much of a long text a draft model is shown: its latest part first, and all of it where that is too little."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+import pytest
+from tests.control.worlds import always, policy, world
+
+from forerun.control.acceptance import CUT, Acceptance
+from forerun.control.records import VIEW, Offer, offers_of, shown
+from forerun.control.simulation import Source, World, fixed_rate, simulate
+from forerun.types import Plan, Prospect, Round
+
+KEY = ("model", "sampled")
+
+
+def long_world(when_cut: float, whole: float, **more: Any) -> World:
+    """A prompt of 2,000 tokens, which the draft model needs eight plain rounds to read."""
+    source = Source("model", always(whole), when_cut=always(when_cut))
+    return world(slope=0.02, draft=0.2, sources=[source], num_prompt=2000, **more)
+
+
+def play(of: World, num_rounds: int, seed: int) -> tuple[Any, list[Plan]]:
+    made = policy(of)
+    plans: list[Plan] = []
+    plan = made.plan
+
+    def noting(*given: Any) -> list[Plan]:
+        found = plan(*given)
+        plans.extend(found)
+        return found
+
+    made.plan = noting  # type: ignore[method-assign]
+    return simulate(made, of, num_rounds, seed), plans
+
+
+# -- what is offered ---------------------------------------------------------------------------------------------------
+
+
+def test_a_short_text_is_drafted_for_as_it_stands() -> None:
+    near = Prospect("model", 8, num_unread=2 * VIEW)
+    free = Prospect("suffix", 4, num_free=4)
+    assert offers_of([near, free], 2 * VIEW + 1) == [Offer(near), Offer(free)]
+
+
+def test_of_a_long_text_the_latest_part_is_offered_too() -> None:
+    far = Prospect("model", 8, num_unread=999, context="c")
+    asis, cut = offers_of([far], 1000)
+    assert asis == Offer(far)
+    assert (cut.most_unread, cut.whole) == (VIEW, False)
+    assert cut.prospect == Prospect("model", 8, num_unread=VIEW, num_cut=999 - VIEW, context=CUT + "c")
+
+
+def test_what_was_cut_can_be_had_whole() -> None:
+    cut = Prospect("model", 8, num_unread=1, num_cut=500)
+    asis, whole = offers_of([cut], 700)
+    assert asis.prospect == Prospect("model", 8, num_unread=1, num_cut=500, context=CUT)
+    assert whole == Offer(Prospect("model", 8, num_unread=699), whole=True)
+    assert (asis.view, whole.view) == (("model", True), ("model", False))
+
+
+def test_a_probe_reads_no_more_than_it_says() -> None:
+    assert shown(Prospect("model", 8, num_unread=5), 64, 100).num_unread == 5
+    far = shown(Prospect("model", 8, num_unread=500), 64, 600)
+    assert (far.num_unread, far.num_cut, far.context) == (64, 535, CUT)
+
+
+# -- what is learnt ----------------------------------------------------------------------------------------------------
+
+
+def seen(accepted: int, sequence_id: int = 1) -> Round:
+    return Round(
+        sequence_id, 1, accepted, accepted + 1, "model", (), (0,) * accepted, (1,), 0, 1,
+    )  # fmt: skip
+
+
+def test_each_view_is_learnt_apart_and_begins_with_the_other() -> None:
+    known = Acceptance()
+    whole, cut = Prospect("model", 8), Prospect("model", 8, num_cut=100, context=CUT)
+    before = known.forecast(1, KEY, cut, 1).accepted[0]
+    for _ in range(60):
+        known.observe(KEY, whole, 1, True, seen(0))
+    of_whole, of_cut = (known.forecast(1, KEY, one, 1).accepted[0] for one in (whole, cut))
+    assert of_whole < of_cut < before / 2  # the table says the same of both, the sequence half of it
+    for _ in range(60):
+        known.observe(KEY, cut, 1, True, seen(1))
+    assert known.forecast(1, KEY, cut, 1).accepted[0] > 0.85
+    assert known.forecast(1, KEY, whole, 1).accepted[0] < 0.1
+    assert known.forecast(2, KEY, cut, 1).accepted[0] > 0.7 > 0.3 > known.forecast(2, KEY, whole, 1).accepted[0]
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_where_the_latest_part_does_as_well_the_rest_is_never_read(batch: int) -> None:
+    cell = long_world(0.8, 0.8, num_sequences=batch)
+    best = max(fixed_rate(cell, cell.sources[0], k, 0) for k in range(12))
+    found = []
+    for seed in range(3):
+        run, plans = play(cell, 150, seed)
+        assert not any(plan.whole for plan in plans)
+        found.append(run)
+    assert fmean(run.expected_rate(20) for run in found) >= 0.95 * best
+    # Reading all of it first costs eight rounds, which a text of 100 tokens hardly earns.
+    assert fmean(run.expected_rate(0, 30) for run in found) >= 0.75 * best
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_where_it_is_too_little_all_is_read(batch: int) -> None:
+    cell = long_world(0.3, 0.9, num_sequences=batch)
+    best = max(fixed_rate(cell, cell.sources[0], k, 0) for k in range(24))
+    rates = []
+    for seed in range(3):
+        run, plans = play(cell, 260, seed)
+        assert any(plan.whole for plan in plans)
+        rates.append(run.expected_rate(130))
+    assert fmean(rates) >= 0.95 * best
+
+
+def test_where_no_view_helps_little_is_read() -> None:
+    cell = long_world(0.05, 0.05)
+    plain = fixed_rate(cell, cell.sources[0], 0, 0)
+    runs = [play(cell, 600, seed)[0] for seed in range(3)]
+    assert fmean(run.expected_rate(50) for run in runs) >= 0.98 * plain
