@@ -8,26 +8,21 @@ from typing import Any
 
 from forerun.checks import whole
 from forerun.control.acceptance import NEGLIGIBLE, Acceptance
-from forerun.control.branching import widths
 from forerun.control.choice import Choice, Option, Prices, choose, worth
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
-from forerun.control.gating import Company, thresholds
+from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, shown
+from forerun.control.records import Known, Pending, Prediction, offers_of, shown
+from forerun.control.round_plans import FEW_UNREAD, RoundPlans
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
-from forerun.topology import comb_by_widths
-from forerun.types import Gate, Plan, Prospect, Round, Step
+from forerun.types import Plan, Prospect, Round, Step
 
 MAX_MODEL_LENGTH = 32
 """Longest draft of a draft model; the policy rarely comes near it."""
-PIECE_OF_ROUND = 3.0
-"""A text is read by the draft model in pieces that take at most so many plain rounds, so that no stream stalls."""
 PROBE_WINDOW = 64
 """Tokens of the text that a draft model reads for a probe."""
-FEW_UNREAD = 32
-"""Unread tokens that are read by the way, in the first pass of a draft."""
 USUAL_STAY = 16.0
 """Rounds for which a source that was left and is taken up again is expected to stay, at least."""
 
@@ -115,12 +110,17 @@ class AdaptiveLength:
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
         company = Company.of(options, best, load.num_tokens, plain_ms)
+        made = RoundPlans(self.acceptance, prices, company, best.rate, plain_ms, self.max_rows)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
             if taken is not None:
                 offer, length = offered[place][taken[0]], taken[1]
-                plans[i] = self._made(sequences[i], keys[place], offer, length, best.rate, company, prices, plain_ms)
+                key, sequence_id = (offer.source, keys[place]), sequences[i].sequence_id
+                plans[i], num_planned = made.plan(sequence_id, key, offer, length, self._most(offer.prospect))
+                if plans[i].shape:
+                    self._known[sequence_id].used.add(offer.view)
+                    self._pending[sequence_id] = Pending(key, offer.prospect, plans[i], num_planned)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], keys[place], prospects[i], plans[i])
         self._explore([(i, sequences[i], keys[p], prospects[i]) for p, i in enumerate(decoding)], plans, best, prices)
@@ -194,66 +194,6 @@ class AdaptiveLength:
         usual = max(self._usual_length - num_output, float(num_output), 16.0)
         most = sequence.params.max_tokens
         return usual if most is None else min(usual, max(most - num_output, 1))
-
-    def _made(
-        self,
-        sequence: SequenceView,
-        kind: str,
-        offer: Offer,
-        length: int,
-        rate: float,
-        company: Company,
-        prices: Prices,
-        plain_ms: float,
-    ) -> Plan:
-        """The plan for a choice: the reading that it needs first, or a draft that a gate may end."""
-        prospect = offer.prospect
-        if prospect.num_unread > FEW_UNREAD and length > prospect.num_free:
-            piece = self._piece(prices, plain_ms)
-            if prospect.num_unread > piece:
-                return Plan(source=prospect.source, read=piece, most_unread=offer.most_unread, whole=offer.whole)
-        key = (prospect.source, kind)
-        gate: Gate | None = None
-        if length > prospect.num_free:
-            gate = _always  # which makes the drafter say how sure it is
-            if self.acceptance.is_calibrated(key):
-                expected = self.acceptance.forecast(sequence.sequence_id, key, prospect, self._most(prospect))
-                least = thresholds(expected, prospect.num_free, company, prices, rate)
-                chosen = length
-                while (
-                    length < len(least)
-                    and least[length - 1] < 0.9
-                    and company.has_time(length + 1 - chosen, chosen, prices)
-                ):
-                    length += 1  # for the case that the draft model is surer than usual
-                gate = self.acceptance.gate(sequence.sequence_id, key, prospect, least)
-        self._known[sequence.sequence_id].used.add(offer.view)
-        plan = Plan(length, prospect.source, gate=gate, most_unread=offer.most_unread, whole=offer.whole)
-        if prospect.trees and not prospect.num_free:
-            value = self.acceptance.forecast(sequence.sequence_id, key, prospect, length).value
-            num_rows = company.num_rows + (length if company.num_drafting <= 1 else 0)
-            tree = comb_by_widths(
-                widths(
-                    value,
-                    self.acceptance.siblings(key),
-                    prices,
-                    rate,
-                    num_rows,
-                    self.max_rows - length,
-                    company.spare_ms / max(company.num_drafting, 1),
-                )
-            )
-            if len(tree) > length:
-                plan = replace(plan, shape=len(tree), tree=tree)
-        self._pending[sequence.sequence_id] = Pending(key, prospect, plan, min(length, prospect.longest))
-        return plan
-
-    def _piece(self, prices: Prices, plain_ms: float) -> int:
-        """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
-        piece = 16
-        while piece < 4096 and prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * plain_ms:
-            piece *= 2
-        return piece
 
     def _explore(
         self,
@@ -335,10 +275,6 @@ def _least_value(prices: Prices, plain_ms: float, num_rows: int, num_decoding: i
     span = max(16, num_decoding)
     row_ms = (prices.target_ms(num_rows + span) - prices.target_ms(num_rows)) / span + prices.row_ms
     return max(NEGLIGIBLE, min(0.25 * row_ms * num_decoding / plain_ms, 0.25))
-
-
-def _always(confidences: Sequence[float]) -> bool:
-    return True
 
 
 def _kind(sequence: SequenceView) -> str:

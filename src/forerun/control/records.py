@@ -32,6 +32,10 @@ class Offer:
     whole: bool = False
 
     @property
+    def source(self) -> str:
+        return self.prospect.source
+
+    @property
     def num_unread(self) -> int:
         return self.prospect.num_unread
 

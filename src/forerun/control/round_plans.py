@@ -1,0 +1,86 @@
+"""From a choice to plans: what is read first, when a draft is to end, and how wide it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from forerun.control.acceptance import Acceptance, Key
+from forerun.control.branching import widths
+from forerun.control.choice import Prices
+from forerun.control.gating import Company, thresholds
+from forerun.control.records import Offer
+from forerun.topology import comb_by_widths
+from forerun.types import Gate, Plan
+
+PIECE_OF_ROUND = 3.0
+"""A text is read by the draft model in pieces that take at most so many plain rounds, so that no stream stalls."""
+FEW_UNREAD = 32
+"""Unread tokens that are read by the way, in the first pass of a draft."""
+SURE = 0.9
+"""Where a further token is worth drafting only if all before it are accepted so surely, none is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlans:
+    """The plans of one round whose choice has been made: it makes `rate` tokens of a millisecond, in this `company`, and
+    takes `plain_ms` without any draft."""
+
+    acceptance: Acceptance
+    prices: Prices
+    company: Company
+    rate: float
+    plain_ms: float
+    max_rows: int
+
+    def plan(self, sequence_id: int, key: Key, offer: Offer, length: int, most: int) -> tuple[Plan, int]:
+        """(the plan for one sequence, the depths that its draft is to have) where `length` tokens were chosen and
+        `most` can be had: the reading that it needs first (0 depths), or a draft that a gate may end."""
+        prospect = offer.prospect
+        plan = Plan(length, prospect.source, most_unread=offer.most_unread, whole=offer.whole)
+        if length <= prospect.num_free:
+            return plan, min(length, prospect.longest)
+        if prospect.num_unread > FEW_UNREAD:
+            piece = self._piece()
+            if prospect.num_unread > piece:
+                return replace(plan, shape=0, read=piece), 0
+        gate: Gate = _always  # which makes the drafter say how sure it is
+        if self.acceptance.is_calibrated(key):
+            expected = self.acceptance.forecast(sequence_id, key, prospect, most)
+            least = thresholds(expected, prospect.num_free, self.company, self.prices, self.rate)
+            chosen = length
+            while (
+                length < len(least)
+                and least[length - 1] < SURE
+                and self.company.has_time(length + 1 - chosen, chosen, self.prices)
+            ):
+                length += 1  # for the case that the draft model is surer than usual
+            gate = self.acceptance.gate(sequence_id, key, prospect, least)
+        plan = replace(plan, shape=length, gate=gate)
+        if prospect.trees and not prospect.num_free:
+            plan = self._with_siblings(plan, sequence_id, key, offer)
+        return plan, min(length, prospect.longest)
+
+    def _with_siblings(self, plan: Plan, sequence_id: int, key: Key, offer: Offer) -> Plan:
+        """The plan of a chain, with second choices where rows are cheap."""
+        length = plan.shape
+        value = self.acceptance.forecast(sequence_id, key, offer.prospect, length).value
+        num_rows = self.company.num_rows + (length if self.company.num_drafting <= 1 else 0)
+        spare_ms = self.company.spare_ms / max(self.company.num_drafting, 1)
+        tree = comb_by_widths(
+            widths(
+                value, self.acceptance.siblings(key), self.prices, self.rate, num_rows, self.max_rows - length, spare_ms
+            )
+        )
+        return replace(plan, shape=len(tree), tree=tree) if len(tree) > length else plan
+
+    def _piece(self) -> int:
+        """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
+        piece = 16
+        while piece < 4096 and self.prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * self.plain_ms:
+            piece *= 2
+        return piece
+
+
+def _always(confidences: Sequence[float]) -> bool:
+    return True
