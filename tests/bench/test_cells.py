@@ -281,10 +281,10 @@ def test_a_cell_without_room_is_refused() -> None:
 def test_contenders_without_a_draft_model_copy() -> None:
     names = [side.name for side in contenders(None, make)]
     assert names[:3] == [PLAIN, COLD, WARM]
-    assert "lookup k=16" in names
+    assert "lookup k=12" in names
     assert not any(name.startswith("model") for name in names)
     with_model = [side.name for side in contenders(draft(), make)]
-    assert "model k=8" in with_model
+    assert "model k=5" in with_model
     assert len(set(with_model)) == len(with_model)
 
 

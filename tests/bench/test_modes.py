@@ -77,7 +77,7 @@ def test_cells_from_the_command_line_to_a_file_and_a_page(loaded: list[dict[str,
     assert "|adaptive warm" in printed
     assert "no cell's 99 % interval lies below" in printed
     one = found["cells"]["one"]
-    assert {"plain", "adaptive cold", "adaptive warm", "model k=8", "lookup k=16"} <= set(one["contenders"])
+    assert {"plain", "adaptive cold", "adaptive warm", "model k=5", "lookup k=12"} <= set(one["contenders"])
     assert one["contenders"]["plain"]["blocks"] >= 1
     assert one["adaptive"]["adaptive cold"]["never_slower"]["decoding"]["ratio"] is not None
     assert found["cells"]["wrong"]["contenders"]["model k=4"]["acceptance_rate"] < 0.3, "a draft that is sure and wrong"

@@ -23,6 +23,8 @@ MAX_MODEL_LENGTH = 32
 """Longest draft of a draft model; the policy rarely comes near it."""
 PROBE_WINDOW = 64
 """Tokens of the text that a draft model reads for a probe."""
+DOUBT = 1.5
+"""By how much a text that is read again, from its beginning, has to pay: its price is certain, what it brings is not."""
 USUAL_STAY = 16.0
 """Rounds for which a source that was left and is taken up again is expected to stay, at least."""
 
@@ -88,7 +90,7 @@ class AdaptiveLength:
         keys = [_kind(sequences[i]) for i in decoding]
         least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
-            [self._option(sequences[i], kind, offer.prospect, prices, least) for offer in found]
+            [self._option(sequences[i], kind, offer, prices, least) for offer in found]
             for i, kind, found in zip(decoding, keys, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
@@ -100,7 +102,7 @@ class AdaptiveLength:
                 sequence, kind = sequences[decoding[place]], keys[place]
                 hopeful[place] = [
                     # What has to be read first is seen again by a probe, which reads less.
-                    self._option(sequence, kind, one.prospect, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
+                    self._option(sequence, kind, one, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
                     for one in offered[place]
                 ]
             found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
@@ -162,12 +164,13 @@ class AdaptiveLength:
         self,
         sequence: SequenceView,
         kind: str,
-        prospect: Prospect,
+        offer: Offer,
         prices: Prices,
         least: float,
         *,
         hopeful: bool = False,
     ) -> Option:
+        prospect = offer.prospect
         key = (prospect.source, kind)
         most = self._most(prospect)
         forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, most, least, hopeful=hopeful)
@@ -181,7 +184,8 @@ class AdaptiveLength:
                 stay = self._expected_tokens(sequence) / (1.0 + sum(forecast.value))
                 if known is not None and (prospect.source, prospect.num_cut > 0) in known.used:
                     stay = min(stay, USUAL_STAY)
-                charge_ms += (prices.draft_ms(1.0 + prospect.num_unread) - by_the_way) / max(stay, 1.0)
+                reading_ms = prices.draft_ms(1.0 + prospect.num_unread) - by_the_way
+                charge_ms += (DOUBT if offer.whole else 1.0) * reading_ms / max(stay, 1.0)
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
 
     def _most(self, prospect: Prospect) -> int:

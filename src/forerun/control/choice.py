@@ -14,7 +14,7 @@ from dataclasses import dataclass
 LONGEST_ROUND = 4.0
 """Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits. Where
 no draft ends early it takes more, and five are what C32 (cases.md) allows."""
-PATIENCE = 3
+PATIENCE = 4
 """Passes of the draft model in a row that make a round worse before no more are thought of."""
 
 

@@ -78,8 +78,11 @@ class Table:
 
     @property
     def prior(self) -> float:
-        """Acceptance of the first token, before any was seen here: what it is with the other view."""
-        return self.like.accepted[0].after(PRIOR) if self.like is not None and self.like.accepted else PRIOR
+        """Acceptance of the first token, before any was seen here: half way (in logits) to what it is with the other
+        view."""
+        if self.like is None or not self.like.accepted:
+            return PRIOR
+        return sigmoid(OTHER_VIEW * logit(self.like.accepted[0].after(PRIOR)) + (1.0 - OTHER_VIEW) * logit(PRIOR))
 
     @property
     def is_new(self) -> bool:

@@ -12,8 +12,8 @@ from forerun.runtime.base import Model
 
 COLD, WARM = "adaptive cold", "adaptive warm"
 ADAPTIVE = (COLD, WARM)
-MODEL_K = (1, 2, 3, 4, 6, 8)
-COPY_K = (4, 8, 16)
+MODEL_K = (1, 2, 3, 5)
+COPY_K = (4, 12)
 """Speculation lengths of fixed choices: each token of a draft model costs a pass, copied ones cost nothing."""
 
 COPIERS = ("lookup", "suffix")

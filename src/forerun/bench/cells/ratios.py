@@ -18,7 +18,7 @@ import numpy as np
 from forerun.bench.cells.batches import Block
 from forerun.bench.cells.entries import Entry
 
-BIN = 1.1
+BIN = 1.25
 """A bin's upper bandwidth over its lower one."""
 STEADY = 1.3
 """A block is left out where the probes before and after it differ more than this: the machine changed meanwhile."""
