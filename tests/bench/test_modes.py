@@ -80,8 +80,8 @@ def test_cells_from_the_command_line_to_a_file_and_a_page(loaded: list[dict[str,
     assert {"plain", "adaptive cold", "adaptive warm", "model k=5", "lookup k=12"} <= set(one["contenders"])
     assert one["contenders"]["plain"]["blocks"] >= 1
     assert one["adaptive"]["adaptive cold"]["never_slower"]["decoding"]["ratio"] is not None
-    assert found["cells"]["wrong"]["contenders"]["model k=4"]["acceptance_rate"] < 0.3, "a draft that is sure and wrong"
-    assert one["contenders"]["model k=4"]["acceptance_rate"] > 0.7
+    assert found["cells"]["wrong"]["contenders"]["model k=3"]["acceptance_rate"] < 0.3, "a draft that is sure and wrong"
+    assert one["contenders"]["model k=3"]["acceptance_rate"] > 0.7
     assert set(found["cost_curve"]) == {"target", "model"}
     assert json.loads(output.read_text(encoding="utf-8")) == found
     text = " ".join(checked(page.read_text(encoding="utf-8")).text)

@@ -13,7 +13,7 @@ from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import Known, Pending, Prediction, offers_of, shown
+from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, shown
 from forerun.control.round_plans import FEW_UNREAD, RoundPlans
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
@@ -24,7 +24,7 @@ MAX_MODEL_LENGTH = 32
 PROBE_WINDOW = 64
 """Tokens of the text that a draft model reads for a probe."""
 DOUBT = 1.5
-"""By how much a text that is read again, from its beginning, has to pay: its price is certain, what it brings is not."""
+"""How often a text that is read again, from its beginning, has to pay for that: what it brings is not certain."""
 USUAL_STAY = 16.0
 """Rounds for which a source that was left and is taken up again is expected to stay, at least."""
 

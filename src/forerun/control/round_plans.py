@@ -23,8 +23,8 @@ SURE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class RoundPlans:
-    """The plans of one round whose choice has been made: it makes `rate` tokens of a millisecond, in this `company`, and
-    takes `plain_ms` without any draft."""
+    """The plans of one round whose choice has been made: it makes `rate` tokens of a millisecond in this `company`, and
+    would take `plain_ms` without any draft."""
 
     acceptance: Acceptance
     prices: Prices
