@@ -10,7 +10,8 @@ from forerun.control.policy import FixedLength, Load
 from forerun.drafting.base import Drafter, SequenceView
 from forerun.runtime.base import Model, Rows
 from forerun.runtime.cost import UNUSED
-from forerun.types import Capabilities, CostCurve, Draft, Plan, Prospect, Round, Span, Step, Verdict
+from forerun.runtime.wrapped import WrappedModel
+from forerun.types import Draft, Plan, Prospect, Round, Span, Step, Verdict
 
 READ = UNUSED + 1
 """The sequence that holds the prompt which generations begin from: an id that no engine gives out."""
@@ -18,12 +19,13 @@ CHUNK = 512
 """Tokens of a prompt that are read in one pass."""
 
 
-class Meter:
+class Meter(WrappedModel):
     """A model as it is, with the seconds of its passes added up. Between `read` and `forget` every new sequence begins
     with the prompt that was read: caches are derived, so the engine feeds what is left and nothing else changes."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.seconds = model, 0.0
+        super().__init__(model)
+        self.seconds = 0.0
         self._num_read = 0
 
     def read(self, tokens: Sequence[int]) -> None:
@@ -39,10 +41,6 @@ class Meter:
         self.model.free(READ)
         self._num_read = 0
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.model.capabilities
-
     def begin(self, sequence_id: int) -> None:
         if self._num_read:
             self.model.fork(READ, sequence_id, self._num_read)
@@ -55,21 +53,6 @@ class Meter:
         rows.wait()
         self.seconds += perf_counter() - start
         return rows
-
-    def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
-        self.model.keep(sequence_id, length, path)
-
-    def length(self, sequence_id: int) -> int:
-        return self.model.length(sequence_id)
-
-    def fork(self, source: int, target: int, length: int) -> None:
-        self.model.fork(source, target, length)
-
-    def free(self, sequence_id: int) -> None:
-        self.model.free(sequence_id)
-
-    def cost(self) -> CostCurve:
-        return self.model.cost()
 
 
 class Keeping:

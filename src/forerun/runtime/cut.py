@@ -10,10 +10,11 @@ import numpy as np
 from forerun.arrays import asarray_like, namespace
 from forerun.runtime.base import Model, Rows
 from forerun.runtime.limits import check_head_ids
-from forerun.types import Array, Capabilities, CostCurve, Span
+from forerun.runtime.wrapped import WrappedModel
+from forerun.types import Array, Span
 
 
-class CutHead:
+class CutHead(WrappedModel):
     """`model`, whose rows are minus infinity at every token but `head_ids`: as a draft, its q has no mass elsewhere.
 
     For runtimes that cannot cut: the whole head is still computed. One that cuts its own head saves reading its weights
@@ -21,17 +22,11 @@ class CutHead:
     """
 
     def __init__(self, model: Model, head_ids: Sequence[int] | np.ndarray) -> None:
+        super().__init__(model)
         available = model.capabilities.vocabulary_size
-        self.model, self.head_ids = model, check_head_ids(head_ids, available)
+        self.head_ids = check_head_ids(head_ids, available)
         self._kept = np.isin(np.arange(available), self.head_ids)
         self._mask: Array | None = None  # the same, where the rows are
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.model.capabilities
-
-    def begin(self, sequence_id: int) -> None:
-        self.model.begin(sequence_id)
 
     def forward(self, spans: Sequence[Span]) -> Rows:
         rows = self.model.forward(spans)
@@ -39,18 +34,3 @@ class CutHead:
         if self._mask is None:
             self._mask = asarray_like(self._kept, rows.matrix, xp.bool)
         return Rows(xp.where(self._mask, rows.matrix, -math.inf), np.diff(rows.starts).tolist())
-
-    def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
-        self.model.keep(sequence_id, length, path)
-
-    def length(self, sequence_id: int) -> int:
-        return self.model.length(sequence_id)
-
-    def fork(self, source: int, target: int, length: int) -> None:
-        self.model.fork(source, target, length)
-
-    def free(self, sequence_id: int) -> None:
-        self.model.free(sequence_id)
-
-    def cost(self) -> CostCurve:
-        return self.model.cost()

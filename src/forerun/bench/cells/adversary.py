@@ -4,13 +4,13 @@ replaced."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from forerun.arrays import asarray_like, namespace
 from forerun.bench.cells.definitions import DraftKind
 from forerun.runtime.base import Model, Rows
+from forerun.runtime.wrapped import WrappedModel
 from forerun.types import Span
 
 NUM_NOISE = 61
@@ -18,23 +18,20 @@ SPREAD = 1.0
 """Standard deviation of logits of noise: what a head of random weights gives behind a normalised state."""
 
 
-class AdversarialDraft:
+class AdversarialDraft(WrappedModel):
     """A model whose rows tell nothing of the text: "noise" has rows of normal logits, as random weights give them, a
     fixed one for each token fed; "liar" has the model's own rows, moved by half the vocabulary, so that it is as sure
     as the model is, and wrong. Everything else is the model's."""
 
     def __init__(self, model: Model, kind: DraftKind) -> None:
-        self._model, self._kind = model, kind
+        super().__init__(model)
         size = model.capabilities.vocabulary_size
         random = np.random.default_rng(0)
         self._noise = random.normal(0.0, SPREAD, (NUM_NOISE, size)).astype(np.float32) if kind == "noise" else None
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
     def forward(self, spans: Sequence[Span]) -> Rows:
         """The model's pass, and other rows."""
-        rows = self._model.forward(spans)
+        rows = self.model.forward(spans)
         matrix = rows.matrix
         if not matrix.shape[0]:
             return rows

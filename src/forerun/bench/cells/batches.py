@@ -21,6 +21,7 @@ from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
 from forerun.runtime.cost import UNUSED
+from forerun.runtime.wrapped import WrappedModel
 from forerun.sampling import SamplingParams
 from forerun.types import Origin, Plan, Prospect, Round, Span, Step
 
@@ -28,16 +29,13 @@ PIECE = 512
 """Tokens of a prompt that are read in one pass, as the scheduler does by default."""
 
 
-class KeptPrompts:
+class KeptPrompts(WrappedModel):
     """A model that holds the caches of prompts, and begins a sequence that is said to have one of them from there."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        super().__init__(model)
         self._kept: dict[tuple[int, ...], tuple[int, float]] = {}  # prompt -> (its cache, seconds it took)
         self._expected: dict[int, tuple[int, ...]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
     def read(self, prompt: Sequence[int]) -> float:
         """Have a prompt read; seconds that took, the first time also if it is asked for again. Its last token is left:
@@ -46,10 +44,10 @@ class KeptPrompts:
         if key not in self._kept:
             cache = UNUSED - 1 - len(self._kept)
             start = perf_counter()
-            self._model.begin(cache)
+            self.model.begin(cache)
             for place in range(0, len(key) - 1, PIECE):
                 piece = key[place : min(place + PIECE, len(key) - 1)]
-                self._model.forward([Span(cache, place, piece, 0)]).wait()
+                self.model.forward([Span(cache, place, piece, 0)]).wait()
             self._kept[key] = cache, perf_counter() - start
         return self._kept[key][1]
 
@@ -61,9 +59,9 @@ class KeptPrompts:
         """Announce a sequence, with its prompt's cache if there is one."""
         prompt = self._expected.get(sequence_id)
         if prompt is None:
-            self._model.begin(sequence_id)
+            self.model.begin(sequence_id)
         else:
-            self._model.fork(self._kept[prompt][0], sequence_id, len(prompt) - 1)
+            self.model.fork(self._kept[prompt][0], sequence_id, len(prompt) - 1)
 
     def forget(self, sequence_id: int) -> None:
         """A sequence has ended for good."""
@@ -72,7 +70,7 @@ class KeptPrompts:
     def drop(self) -> None:
         """Let go of all prompts."""
         for cache, _ in self._kept.values():
-            self._model.free(cache)
+            self.model.free(cache)
         self._kept.clear()
 
 
