@@ -14,7 +14,7 @@ from tests.runtime.tiny import tiny
 
 from forerun.runtime import cost as cost_module
 from forerun.runtime.base import Rows
-from forerun.runtime.cost import ROWS, measure_cost
+from forerun.runtime.cost import ROWS, measure_cost, read_tokens
 from forerun.runtime.torch import TorchModel
 from forerun.runtime.torch import model as model_module
 from forerun.runtime.toy import ToyModel
@@ -126,6 +126,13 @@ def test_a_torch_model_measures_itself_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(milliseconds > 0 for milliseconds in curve.milliseconds.values())
     assert model.cost() is curve
     assert model.cache.num_bytes == 0
+
+
+def test_tokens_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_module, "PIECE", 4)
+    model = ToyModel.random(7)
+    read_tokens(model, 3, [1] * 10)
+    assert (model.length(3), model.num_forwards, model.num_fed) == (10, 3, 10)
 
 
 def test_the_toy_model_keeps_the_contract() -> None:

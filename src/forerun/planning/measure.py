@@ -21,10 +21,10 @@ from forerun.bench.probe import BandwidthProbe
 from forerun.bench.rounds import Report, turn_order
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.llm import LLM
-from forerun.planning.recorded import CHUNK, Keeping, Meter, Recorder, Tick
+from forerun.planning.recorded import Keeping, Meter, Recorder, Tick
 from forerun.planning.session import Generation, Session
 from forerun.runtime.base import Model
-from forerun.runtime.cost import UNUSED
+from forerun.runtime.cost import UNUSED, read_tokens
 from forerun.types import Span
 
 PLAIN = "plain"
@@ -106,10 +106,7 @@ class Measurement:
         limit = model.capabilities.context_length
         if limit is not None:
             context = max(1, min(context, limit - self.longest - 1))
-        tokens = context_tokens(context, model.capabilities.num_inputs)
-        model.begin(UNUSED)
-        for start in range(0, context, CHUNK):
-            model.forward([Span(UNUSED, start, tokens[start : start + CHUNK], 0)]).wait()
+        read_tokens(model, UNUSED, context_tokens(context, model.capabilities.num_inputs))
         return context
 
     def _note_reading(self, name: str, ticks: Sequence[Tick]) -> None:

@@ -9,14 +9,12 @@ from time import perf_counter
 from forerun.control.policy import FixedLength, Load
 from forerun.drafting.base import Drafter, SequenceView
 from forerun.runtime.base import Model, Rows
-from forerun.runtime.cost import UNUSED
+from forerun.runtime.cost import UNUSED, read_tokens
 from forerun.runtime.wrapped import WrappedModel
 from forerun.types import Draft, Plan, Prospect, Round, Span, Step, Verdict
 
 READ = UNUSED + 1
 """The sequence that holds the prompt which generations begin from: an id that no engine gives out."""
-CHUNK = 512
-"""Tokens of a prompt that are read in one pass."""
 
 
 class Meter(WrappedModel):
@@ -31,9 +29,7 @@ class Meter(WrappedModel):
     def read(self, tokens: Sequence[int]) -> None:
         """Cache `tokens` for the sequences that begin from now on."""
         self.forget()
-        self.model.begin(READ)
-        for start in range(0, len(tokens), CHUNK):
-            self.model.forward([Span(READ, start, tokens[start : start + CHUNK], 0)]).wait()
+        read_tokens(self.model, READ, tokens)
         self._num_read = len(tokens)
 
     def forget(self) -> None:

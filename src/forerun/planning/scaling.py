@@ -17,9 +17,8 @@ from time import perf_counter
 
 from forerun.bench.curves import context_tokens, row_tokens
 from forerun.planning.predict import Host
-from forerun.planning.recorded import CHUNK
 from forerun.runtime.base import Model
-from forerun.runtime.cost import UNUSED
+from forerun.runtime.cost import UNUSED, read_tokens
 from forerun.types import CostCurve, Span
 
 WIDE = (1, 2, 4, 8, 16, 32, 64)
@@ -75,10 +74,7 @@ def measure_surface(model: Model, longest: int) -> Surface:
     ids = {short: UNUSED, long: UNUSED + 2}
     try:
         for context, key in ids.items():
-            tokens = context_tokens(context, size)
-            model.begin(key)
-            for start in range(0, context, CHUNK):
-                model.forward([Span(key, start, tokens[start : start + CHUNK], 0)]).wait()
+            read_tokens(model, key, context_tokens(context, size))
 
         def time_pass(num_rows: int, context: int) -> float:
             start_s = perf_counter()

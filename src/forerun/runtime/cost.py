@@ -14,6 +14,9 @@ ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 UNUSED = -(1 << 40)
 """A sequence id that no engine gives out."""
 
+PIECE = 512
+"""Tokens that `read_tokens` feeds in one pass, as many as the scheduler does by default."""
+
 
 def measure_cost(
     model: Model, *, context: int = 128, rows: Sequence[int] = ROWS, budget_s: float = 2.5, sequence_id: int = UNUSED
@@ -54,6 +57,14 @@ def measure_cost(
     finally:
         model.free(sequence_id)
     return CostCurve(context, {count: 1e3 * _low_quartile(found) for count, found in times.items()})
+
+
+def read_tokens(model: Model, sequence_id: int, tokens: Sequence[int]) -> None:
+    """Begin a sequence outside an engine and cache `tokens` for it, piece by piece; done when this returns. The caller
+    frees it, and picks an id that is not in use (UNUSED and its neighbours)."""
+    model.begin(sequence_id)
+    for start in range(0, len(tokens), PIECE):
+        model.forward([Span(sequence_id, start, tokens[start : start + PIECE], 0)]).wait()
 
 
 def _low_quartile(found: Sequence[float]) -> float:

@@ -20,13 +20,10 @@ from forerun.engine import Engine, Scheduler
 from forerun.errors import ForerunError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
-from forerun.runtime.cost import UNUSED
+from forerun.runtime.cost import UNUSED, read_tokens
 from forerun.runtime.wrapped import WrappedModel
 from forerun.sampling import SamplingParams
-from forerun.types import Origin, Plan, Prospect, Round, Span, Step
-
-PIECE = 512
-"""Tokens of a prompt that are read in one pass, as the scheduler does by default."""
+from forerun.types import Origin, Plan, Prospect, Round, Step
 
 
 class KeptPrompts(WrappedModel):
@@ -44,10 +41,7 @@ class KeptPrompts(WrappedModel):
         if key not in self._kept:
             cache = UNUSED - 1 - len(self._kept)
             start = perf_counter()
-            self.model.begin(cache)
-            for place in range(0, len(key) - 1, PIECE):
-                piece = key[place : min(place + PIECE, len(key) - 1)]
-                self.model.forward([Span(cache, place, piece, 0)]).wait()
+            read_tokens(self.model, cache, key[:-1])
             self._kept[key] = cache, perf_counter() - start
         return self._kept[key][1]
 
