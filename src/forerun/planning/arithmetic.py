@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+"""Sequences at once, and cached tokens of each, for which a plan tells the gain."""
+
 
 def tokens_per_round(acceptance: Sequence[float], k: int) -> float:
     """E(k): 1 + a[0] + a[0] a[1] + ... over the first k depths; where fewer are known, the last one goes on."""

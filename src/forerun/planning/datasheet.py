@@ -7,10 +7,10 @@ knows kernels, networks between cards or schedulers, so a figure is a bound on w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from forerun.planning.arithmetic import break_even, textbook_from_acceptance, tokens_per_round
+from forerun.planning.arithmetic import BATCHES, CONTEXTS, break_even, textbook_from_acceptance, tokens_per_round
 from forerun.planning.devices import Device
 from forerun.planning.memory import needs, num_cards
 from forerun.planning.roofline import Roofline
@@ -18,8 +18,6 @@ from forerun.planning.shapes import Shape, estimated_cache_bytes
 
 LOOKUP = "lookup"
 """A drafter whose tokens cost nothing."""
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
-CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -139,7 +137,7 @@ def document(target: Shape, drafts: Sequence[Shape], device: Device, assumed: As
             for shape in (target, *drafts)
         },
         "memory": {
-            "need_bytes": {name: {"weights": n.weights, "cache": n.cache, "rows": n.rows} for name, n in found.items()},
+            "need_bytes": {name: asdict(n) for name, n in found.items()},
             "total_bytes": total, "cache_is_estimated": any(one.is_cache_estimated for one in (target, *drafts)),
             "has_gb": device.memory_gb,
             "cards_needed": None if device.memory_gb is None else num_cards(total, device.memory_gb),
@@ -191,5 +189,4 @@ def _predictions(pair: Pair, assumed: Assumed) -> dict[str, dict[str, Any]]:
 
 def _best(pair: Pair, ks: Sequence[int], sequences: int, context: float) -> dict[str, Any]:
     k, speedup = pair.best(ks, sequences, context)
-    always = max(n for n in ks)
-    return {"k": k, "speedup": speedup, "longest": pair.speedup(always, sequences, context)}
+    return {"k": k, "speedup": speedup, "longest": pair.speedup(max(ks), sequences, context)}

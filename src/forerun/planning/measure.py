@@ -19,6 +19,7 @@ from typing import Any
 from forerun.bench.curves import context_tokens, row_tokens
 from forerun.bench.probe import BandwidthProbe
 from forerun.bench.rounds import Report, turn_order
+from forerun.bench.summary import PLAIN
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.llm import LLM
 from forerun.planning.recorded import Keeping, Meter, Recorder, Tick
@@ -27,7 +28,6 @@ from forerun.runtime.base import Model
 from forerun.runtime.cost import UNUSED, read_tokens
 from forerun.types import Span
 
-PLAIN = "plain"
 NUM_READING = 1
 """Rounds at the start of a generation that count for nothing: the first token's."""
 NUM_SKIPPED = 2

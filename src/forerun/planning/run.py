@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
 from forerun.bench.rounds import Report
 from forerun.bench.run import check_room
+from forerun.bench.summary import PLAIN
 from forerun.drafting import Drafter, LookupDrafter, SuffixDrafter
-from forerun.planning.measure import PLAIN, Measurement, Source, model_source, num_tokens_at_most
+from forerun.planning.arithmetic import BATCHES, CONTEXTS
+from forerun.planning.measure import Measurement, Source, model_source, num_tokens_at_most
 from forerun.planning.memory import installed, needs
 from forerun.planning.predict import Costs, Host, Prediction, predict
 from forerun.planning.replay import acceptance, acceptance_by_depth, replay
 from forerun.planning.roofline import Roofline, measure_tflops
-from forerun.planning.scaling import BATCHES, CONTEXTS, Surface, gain, measure_surface
+from forerun.planning.scaling import Surface, gain, measure_surface
 from forerun.planning.session import Session
 from forerun.planning.shapes import Shape
 from forerun.runtime.base import Model
-from forerun.types import CostCurve
+from forerun.types import CostCurve, Round
 
 FREE_DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": LookupDrafter, "suffix": SuffixDrafter}
 """Drafters that cost no passes, by name: a new one is one more line. They are part of every plan."""
+BATCH_CONTEXT = 1024
+"""Cached tokens of each sequence where the gain is told by batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class _Summary:
             "num_stalls": self.session.num_stalls,
             "roofline": self._roofline(),
             "memory": self._memory(),
-            "by_batch": {name: {str(n): self._gain(name, n, 1024) for n in BATCHES} for name in self.names},
+            "by_batch": {name: {str(n): self._gain(name, n, BATCH_CONTEXT) for n in BATCHES} for name in self.names},
             "by_context": {name: {str(n): self._gain(name, 1, n) for n in CONTEXTS} for name in self.names},
         }  # fmt: skip
 
@@ -143,7 +147,7 @@ class _Summary:
     def _units(self) -> list[float]:
         return [one.unit_ms for one in self.session.generations]
 
-    def _texts(self, name: str) -> list[Any]:
+    def _texts(self, name: str) -> list[list[Round]]:
         return self.session.variant(name, self.longest).texts if self.longest else self.plain.texts
 
     def _draft_curve(self, name: str) -> CostCurve | None:
@@ -239,7 +243,7 @@ class _Summary:
         found = needs(known[0], known[1:], self.asked.sequences, context, self.longest)
         return {
             "sequences": self.asked.sequences, "context": context,
-            "need_bytes": {name: {"weights": n.weights, "cache": n.cache, "rows": n.rows} for name, n in found.items()},
+            "need_bytes": {name: asdict(n) for name, n in found.items()},
             "cache_bytes_per_token": {shape.name: shape.cache_bytes for shape in known},
             "total_bytes": sum(one.total for one in found.values()),
             "has": installed(self.target.model.capabilities.device),

@@ -28,8 +28,6 @@ SHORT, LONG = 128, 768
 NUM_REPEATS = 3
 DEAR = 16
 """Passes of more rows are timed once."""
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
-CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _SHAPE = re.compile(
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`parameters` that a pass multiplies by, `weight_bytes` that it reads, `stored_bytes` that have to be kept,
-    `cache_bytes` of keys and values per token of context; `rows_bytes` of one row of logits, None if unknown."""
+    `cache_bytes` of keys and values per token of context; `row_bytes` of one row of logits, None if unknown."""
 
     name: str
     parameters: float
