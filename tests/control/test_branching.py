@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control.worlds import always, policy, world
 
-from forerun.control.branching import widths
+from forerun.control.branching import Room, widths
 from forerun.control.choice import Prices
 from forerun.control.simulation import Source, best_rate, simulate
 from forerun.topology import by_widths, children, comb_by_widths, depths
@@ -47,15 +47,15 @@ def product_of(factors: list[float]) -> float:
 
 
 def test_free_rows_are_all_taken_and_dear_ones_never() -> None:
-    assert widths([0.8, 0.5], SIBLINGS, FREE, 0.1, 3.0, 100, 1e9) == [4, 4]
-    assert widths([0.8, 0.5], SIBLINGS, linear(1e6), 0.1, 3.0, 100, 1e9) == [1, 1]
+    assert widths([0.8, 0.5], SIBLINGS, FREE, 0.1, Room(3.0, 100, 1e9)) == [4, 4]
+    assert widths([0.8, 0.5], SIBLINGS, linear(1e6), 0.1, Room(3.0, 100, 1e9)) == [1, 1]
 
 
 @settings(max_examples=200)
 @given(values, st.floats(0.01, 5.0), st.floats(0.01, 0.3))
 def test_what_is_chosen_earns_most(value: list[float], row_ms: float, rate: float) -> None:
     """By brute force over all widths: tokens gained less what their rows cost."""
-    found = widths(value, SIBLINGS, linear(row_ms), rate, 3.0, 100, 1e9)
+    found = widths(value, SIBLINGS, linear(row_ms), rate, Room(3.0, 100, 1e9))
 
     def earned(chosen: Any) -> float:
         return worth(value, list(chosen)) - rate * row_ms * sum(width - 1 for width in chosen)
@@ -66,7 +66,7 @@ def test_what_is_chosen_earns_most(value: list[float], row_ms: float, rate: floa
 @settings(max_examples=100)
 @given(values, st.integers(0, 8))
 def test_few_rows_go_to_what_is_worth_most(value: list[float], most: int) -> None:
-    found = widths(value, SIBLINGS, FREE, 0.1, 3.0, most, 1e9)
+    found = widths(value, SIBLINGS, FREE, 0.1, Room(3.0, most, 1e9))
     num_more = sum(width - 1 for width in found)
     assert num_more == min(most, 3 * len(value))
     of_equal_size = [one for one in product(range(1, 5), repeat=len(value)) if sum(one) - len(value) == num_more]
@@ -74,8 +74,8 @@ def test_few_rows_go_to_what_is_worth_most(value: list[float], most: int) -> Non
 
 
 def test_a_round_grows_by_no_more_than_it_may() -> None:
-    assert sum(widths([0.5, 0.2], SIBLINGS, linear(1.0), 1e-6, 3.0, 100, 2.5)) == 2 + 2
-    assert sum(widths([0.5, 0.2], SIBLINGS, linear(1.0), 1e-6, 3.0, 100, -1.0)) == 2
+    assert sum(widths([0.5, 0.2], SIBLINGS, linear(1.0), 1e-6, Room(3.0, 100, 2.5))) == 2 + 2
+    assert sum(widths([0.5, 0.2], SIBLINGS, linear(1.0), 1e-6, Room(3.0, 100, -1.0))) == 2
 
 
 def test_a_comb() -> None:

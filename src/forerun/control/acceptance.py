@@ -28,6 +28,12 @@ from forerun.types import Gate, Prospect, Round
 
 NEGLIGIBLE = 0.02
 """Probability below which a draft token is not worth thinking of."""
+CUT = "cut "
+"""What contexts begin with where a draft model has seen the latest part of a text alone."""
+Key = tuple[str, str]
+"""(source, kind of request)."""
+_NONE, _IDENTITY = Shift(), Calibration()
+"""What is known of a sequence, and of confidences, before anything was seen. Never changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,6 @@ class Forecast:
     drafted: tuple[float, ...]
     accepted: tuple[float, ...]
     hopeful: tuple[float, ...]
-
-
-CUT = "cut "
-"""What contexts begin with where a draft model has seen the latest part of a text alone."""
-Key = tuple[str, str]
-"""(source, kind of request)."""
 
 
 class Acceptance:
@@ -237,9 +237,6 @@ class Acceptance:
         return found
 
 
-_NONE = Shift()
-
-
 def _siblings() -> list[Share]:
     """Second, third and fourth children, before anything is known of them: the likelihood of a draft model's second
     choice where its first was wrong, and so on (papers quote .3 to .5 for the second)."""
@@ -249,6 +246,3 @@ def _siblings() -> list[Share]:
 def _was_first(done: Round, depth: int) -> bool:
     """Whether the first child at a depth was accepted."""
     return depth < len(done.ranks) and done.ranks[depth] == 0
-
-
-_IDENTITY = Calibration()

@@ -87,11 +87,11 @@ class AdaptiveLength:
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
         offered = [offers_of(prospects[i], len(sequences[i].tokens)) for i in decoding]
-        keys = [_kind(sequences[i]) for i in decoding]
+        kinds = [_kind(sequences[i]) for i in decoding]
         least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
             [self._option(sequences[i], kind, offer, prices, least) for offer in found]
-            for i, kind, found in zip(decoding, keys, offered, strict=True)
+            for i, kind, found in zip(decoding, kinds, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
@@ -99,7 +99,7 @@ class AdaptiveLength:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
             hopeful = list(options)
             for place in idle:
-                sequence, kind = sequences[decoding[place]], keys[place]
+                sequence, kind = sequences[decoding[place]], kinds[place]
                 hopeful[place] = [
                     # What has to be read first is seen again by a probe, which reads less.
                     self._option(sequence, kind, one, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
@@ -118,14 +118,14 @@ class AdaptiveLength:
             taken = best.taken[place]
             if taken is not None:
                 offer, length = offered[place][taken[0]], taken[1]
-                key, sequence_id = (offer.source, keys[place]), sequences[i].sequence_id
+                key, sequence_id = (offer.source, kinds[place]), sequences[i].sequence_id
                 plans[i], num_planned = made.plan(sequence_id, key, offer, length, self._most(offer.prospect))
                 if plans[i].shape:
                     self._known[sequence_id].used.add(offer.view)
                     self._pending[sequence_id] = Pending(key, offer.prospect, plans[i], num_planned)
         for place, i in enumerate(decoding):
-            self._pass_by(sequences[i], keys[place], prospects[i], plans[i])
-        self._explore([(i, sequences[i], keys[p], prospects[i]) for p, i in enumerate(decoding)], plans, best, prices)
+            self._pass_by(sequences[i], kinds[place], prospects[i], plans[i])
+        self._explore([(i, sequences[i], kinds[p], prospects[i]) for p, i in enumerate(decoding)], plans, best, prices)
         self._forget_ended()
         return plans
 

@@ -61,6 +61,16 @@ class Choice:
         return self.num_tokens / self.milliseconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """What a round has without any draft, `num_rows` rows and `num_decoding` tokens, and how many rows may be added."""
+
+    prices: Prices
+    num_rows: float
+    num_decoding: int
+    max_rows: int
+
+
 def choose(
     options: Sequence[Sequence[Option]], prices: Prices, num_rows: float, num_decoding: int, max_rows: int
 ) -> Choice:
@@ -68,9 +78,10 @@ def choose(
 
     `options[i]` are sequence i's; the pass has `num_rows` rows and `num_decoding` tokens without any draft, and at most
     `max_rows` rows may be added. Who drafts from where is settled first, by what each option earns at the price that
-    time has (Dinkelbach's method for ratios: a millisecond is worth the tokens that the best round so far makes of it);
-    then rounds grow token by token and pass by pass, each priced exactly, and the best is kept.
+    time has (Dinkelbach's method for ratios, 1967: a millisecond is worth the tokens that the best round so far makes
+    of it); then rounds grow token by token and pass by pass, each priced exactly, and the best is kept.
     """
+    plain = _Plain(prices, num_rows, num_decoding, max_rows)
     none = tuple[tuple[int, int] | None, ...]([None] * len(options))
     best = Choice(none, float(num_decoding), prices.verifying_ms(num_rows))
     if not any(options):
@@ -81,7 +92,7 @@ def choose(
         if assignment in tried and not again:
             return best
         tried.append(assignment)
-        found = _grown(options, assignment, prices, num_rows, num_decoding, max_rows, best.rate)
+        found = _grown(options, assignment, plain, best.rate)
         return found if found.rate > best.rate else best
 
     if len(options) == 1:
@@ -122,8 +133,7 @@ def _earning_most(
     """For each sequence the option that earns most where a millisecond costs what the best round makes of it, and
     passes of the draft model are paid for by `num_riders` sequences."""
     rate = best.rate
-    num_added = sum(length for taken in best.taken if taken for length in (taken[1],))
-    rows = num_rows + num_added
+    rows = num_rows + sum(taken[1] for taken in best.taken if taken)
     row_ms = max(prices.target_ms(rows + len(options)) - prices.target_ms(rows), 0.0) / len(options) + prices.row_ms
     pass_ms = prices.draft_ms(float(num_riders)) / num_riders + prices.token_ms
 
@@ -145,25 +155,18 @@ def _earning_most(
     return found
 
 
-def _grown(
-    options: Sequence[Sequence[Option]],
-    assignment: Sequence[int | None],
-    prices: Prices,
-    num_rows: float,
-    num_decoding: int,
-    max_rows: int,
-    rate: float,
-) -> Choice:
+def _grown(options: Sequence[Sequence[Option]], assignment: Sequence[int | None], plain: _Plain, rate: float) -> Choice:
     """The best round in which each sequence drafts from its assigned option or not at all.
 
     Tokens that cost no pass come first, the likeliest of them before others. Then the draft model's passes, one by one:
     who rides in a pass that takes place anyway pays for a row, so everybody does whose token is worth that at `rate`,
     and the best number of passes is kept.
     """
+    prices = plain.prices
     open_ones = {i: options[i][place] for i, place in enumerate(assignment) if place is not None}
-    lengths, rows, tokens, milliseconds = _with_free_tokens(open_ones, prices, num_rows, num_decoding, max_rows)
+    lengths, rows, tokens, milliseconds = _with_free_tokens(open_ones, plain)
     best = (tokens, milliseconds, dict(lengths))
-    longest_ms = LONGEST_ROUND * prices.verifying_ms(num_rows)
+    longest_ms = LONGEST_ROUND * prices.verifying_ms(plain.num_rows)
     # Free tokens that did not pay are not what a draft model's follow on.
     riders = [
         (sequence, option) for sequence, option in open_ones.items()
@@ -172,7 +175,7 @@ def _grown(
     if any(option.charge_ms > 0.0 for _, option in riders):
         token_ms = _token_ms(prices, rows, len(riders))  # who cannot pay it would spoil the passes of the others
         riders = [(sequence, option) for sequence, option in riders if _earns_charge(option, rate, token_ms)]
-    num_left = max_rows - sum(lengths.values())
+    num_left = plain.max_rows - sum(lengths.values())
     drafts_ms = 0.0
     number = num_worse = 0
     while riders and num_worse < PATIENCE:
@@ -229,12 +232,11 @@ def _earns_charge(option: Option, rate: float, token_ms: float) -> bool:
     return earned >= rate * option.charge_ms
 
 
-def _with_free_tokens(
-    options: Mapping[int, Option], prices: Prices, num_rows: float, num_decoding: int, max_rows: int
-) -> tuple[dict[int, int], float, float, float]:
+def _with_free_tokens(options: Mapping[int, Option], plain: _Plain) -> tuple[dict[int, int], float, float, float]:
     """The best round without a draft model: lengths by sequence, rows, tokens, milliseconds."""
-    free = _free_tokens(options)[:max_rows]
-    rows, tokens = num_rows, float(num_decoding)
+    prices = plain.prices
+    free = _free_tokens(options)[: plain.max_rows]
+    rows, tokens = plain.num_rows, float(plain.num_decoding)
     best = (0, rows, tokens, prices.verifying_ms(rows))
     longest_ms = LONGEST_ROUND * best[3]
     for num_kept, (sequence, depth) in enumerate(free, start=1):

@@ -47,7 +47,7 @@ class PassCost:
         self._speed = 0.0  # natural logarithm of the common factor
         self._bends: dict[int, float] = {}  # by bucket of rows, the same
         self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
-        self.num_noted = 0
+        self._num_noted = 0
 
     def at(self, num_rows: int, num_cached: float = 0.0) -> float:
         """Milliseconds of a pass of `num_rows` rows (at least 1), each of which looks at `num_cached` tokens."""
@@ -68,11 +68,11 @@ class PassCost:
             self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (deviation - self._speed)
             return
         self._recent.append(deviation)
-        self.num_noted += 1
+        self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
         away = [found - self._speed for found in self._recent]
         agree = len(away) == self._recent.maxlen and (min(away) > AGREED or max(away) < -AGREED)
-        if self.num_noted == 1 or agree:
+        if self._num_noted == 1 or agree:
             # The curve was measured on another day, or the machine has another speed now.
             self._speed += AGREED_RATE * left
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from forerun.control.acceptance import Acceptance, Key
-from forerun.control.branching import widths
+from forerun.control.branching import Room, widths
 from forerun.control.choice import Prices
 from forerun.control.gating import Company, thresholds
 from forerun.control.records import Offer
@@ -67,11 +67,8 @@ class RoundPlans:
         value = self.acceptance.forecast(sequence_id, key, offer.prospect, length).value
         num_rows = self.company.num_rows + (length if self.company.num_drafting <= 1 else 0)
         spare_ms = self.company.spare_ms / max(self.company.num_drafting, 1)
-        tree = comb_by_widths(
-            widths(
-                value, self.acceptance.siblings(key), self.prices, self.rate, num_rows, self.max_rows - length, spare_ms
-            )
-        )
+        room = Room(num_rows, self.max_rows - length, spare_ms)
+        tree = comb_by_widths(widths(value, self.acceptance.siblings(key), self.prices, self.rate, room))
         return replace(plan, shape=len(tree), tree=tree) if len(tree) > length else plan
 
     def _piece(self) -> int:
