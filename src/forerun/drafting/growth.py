@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from forerun.randomness import Drawn, Noise
+from forerun.randomness import Drawn, Noise, best_children
 from forerun.sampling import Distribution
 from forerun.topology import chain, children, first_path, restricted
 from forerun.types import Draft, Gate
@@ -45,10 +45,7 @@ class Growth:
         cannot be used raises, and the node stays without children."""
         nodes = self._children[node + 1]
         confidence = q.confidence if wants_confidence else 0.0
-        if noise is None:
-            drawn: list[Drawn] = [(token, q) for token in q.best(len(nodes))]
-        else:
-            drawn = noise.draw_children(q, nodes, len(self.paths[node]))
+        drawn = best_children(q, nodes) if noise is None else noise.draw_children(q, nodes, len(self.paths[node]))
         for child, one in zip(nodes, drawn, strict=False):  # of a row with too few tokens, the last do not exist
             self._drawn[child] = one
             self.paths[child] = (*self.paths[node], child)

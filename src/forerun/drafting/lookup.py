@@ -45,7 +45,7 @@ class LookupDrafter:
         for sequence, most in zip(sequences, longest, strict=True):
             index = self._texts.read(sequence)
             size = index.follow(0, 1)[0] if index is not None and most > 0 else 0
-            found.append([Prospect("lookup", most, num_free=most, context=str(size))] if size else [])
+            found.append([Prospect(self.source, most, num_free=most, context=str(size))] if size else [])
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
@@ -53,7 +53,7 @@ class LookupDrafter:
         for sequence, plan in zip(sequences, plans, strict=True):
             index = self._texts.read(sequence)
             tokens = [] if index is None else index.follow(plan.shape, VOTERS[self.prefer])[1]
-            drafts.append(Draft(tuple(tokens), source="lookup"))
+            drafts.append(Draft(tuple(tokens), source=self.source))
         return drafts
 
     def observe(self, sequences: Sequence[SequenceView], rows: Rows, verdicts: Sequence[Verdict | None]) -> None:

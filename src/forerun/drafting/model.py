@@ -79,7 +79,8 @@ class ModelDrafter:
             shape, start = self._fitting(sequence, most, Plan())
             unread = self._unread(sequence, start)
             cut = start if start and self._can_see_all(sequence, shape) else 0
-            found.append([Prospect("model", shape, num_unread=unread, num_cut=cut, trees=True)] if shape > 0 else [])
+            prospect = Prospect(self.source, shape, num_unread=unread, num_cut=cut, trees=True)
+            found.append([prospect] if shape > 0 else [])
         return found
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
@@ -116,7 +117,7 @@ class ModelDrafter:
                 growths[i].next_level(self.model.capabilities.num_inputs, self.min_confidence, plans[i].gate)
             active = [i for i in active if growths[i].open]
         return [
-            growth.draft(sequence.noise.kind if self.candidates == "sampled" else "deterministic", "model")
+            growth.draft(sequence.noise.kind if self.candidates == "sampled" else "deterministic", self.source)
             for sequence, growth in zip(sequences, growths, strict=True)
         ]
 

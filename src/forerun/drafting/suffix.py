@@ -65,13 +65,13 @@ class SuffixDrafter:
         for sequence, most in zip(sequences, longest, strict=True):
             found = self._find(sequence, most)
             num = len(found.tokens)
-            prospect = Prospect("suffix", num, num_free=num, context=found.context, expected=found.expected)
+            prospect = Prospect(self.source, num, num_free=num, context=found.context, expected=found.expected)
             answers.append([prospect] if num else [])
         return answers
 
     def propose(self, sequences: Sequence[SequenceView], plans: Sequence[Plan]) -> list[Draft]:
         return [
-            Draft(tuple(self._find(sequence, plan.shape).tokens[: plan.shape]), source="suffix")
+            Draft(tuple(self._find(sequence, plan.shape).tokens[: plan.shape]), source=self.source)
             for sequence, plan in zip(sequences, plans, strict=True)
         ]
 
