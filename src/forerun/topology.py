@@ -43,6 +43,11 @@ def depths_of(draft: Draft) -> list[int]:
     return depths(chain(len(draft.tokens)) if draft.parents is None else draft.parents)
 
 
+def children_of(draft: Draft) -> list[list[int]]:
+    """`children` of a draft, chain or tree."""
+    return children(chain(len(draft.tokens)) if draft.parents is None else draft.parents)
+
+
 def first_path(parents: Sequence[int]) -> list[int]:
     """The first node that follows the committed text, the first that follows that one, and so on."""
     found: list[int] = []
@@ -89,8 +94,3 @@ def comb_by_widths(widths: Sequence[int]) -> tuple[int, ...]:
         found += [first] * width
         first = len(found) - width
     return tuple(found)
-
-
-def children_of(draft: Draft) -> list[list[int]]:
-    """`children` of a draft, chain or tree."""
-    return children(chain(len(draft.tokens)) if draft.parents is None else draft.parents)

@@ -137,10 +137,9 @@ class Engine:
             self._let_go(sequence)
         parts = self._batch()
         if not parts:
-            self._commit([], [], [], [])
             return self._reported()
-        load = len(self.scheduler.waiting), self.target.capabilities.trees
-        plans = make_plans(parts, self.policy, self.drafter, *load)
+        num_waiting, trees = len(self.scheduler.waiting), self.target.capabilities.trees
+        plans = make_plans(parts, self.policy, self.drafter, num_waiting, trees)
         num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
         drafts = make_drafts(parts, plans, self.drafter)
