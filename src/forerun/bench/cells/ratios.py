@@ -78,52 +78,60 @@ def strata_of(entries: Iterable[Entry], speed: Speed) -> dict[Key, np.ndarray]:
 
 
 def ratio_of(
-    entries: Sequence[Entry], one: str, other: str, speed: Speed = decoding, level: float = LEVEL, seed: int = 0
+    entries: Sequence[Entry], one: str, other: str, speed: Speed = decoding, level: float = LEVEL
 ) -> Ratio | None:
     """How many times faster `one` is than `other`; None where they never met."""
-    sides = [strata_of((e for e in entries if e.contender == name), speed) for name in (one, other)]
-    shared = sorted(sides[0].keys() & sides[1].keys())
-    if not shared:
+    sides, weights, gains = _compared(entries, one, other, speed)
+    if not gains:
         return None
-    random = np.random.default_rng(seed)
-    weights = {key: 1 / (1 / len(sides[0][key]) + 1 / len(sides[1][key])) for key in shared}
-    gains = {key: float(sides[0][key].mean() - sides[1][key].mean()) for key in shared}
+    random = np.random.default_rng(0)
     drawn = {key: np.full(NUM_RESAMPLES, gain) for key, gain in gains.items()}
     for sign, side in ((1, sides[0]), (-1, sides[1])):
         residuals = _residuals(side)
-        for key in shared if len(residuals) else ():
+        for key in gains if len(residuals) else ():
             picks = random.integers(0, len(residuals), (NUM_RESAMPLES, len(side[key])))
             drawn[key] += sign * residuals[picks].mean(axis=1)
     by_prompts: dict[int, list[Key]] = {}
-    for key in shared:
+    for key in gains:
         by_prompts.setdefault(key[1], []).append(key)
-    sums = np.stack([sum_of(weights, drawn, keys) for keys in by_prompts.values()])  # [prompts, resamples]
+    sums = np.stack([_sum_of(weights, drawn, keys) for keys in by_prompts.values()])  # [prompts, resamples]
     totals = np.asarray([sum(weights[key] for key in keys) for keys in by_prompts.values()])
     picks = random.integers(0, len(totals), (NUM_RESAMPLES, len(totals)))
     resampled = sums[picks, np.arange(NUM_RESAMPLES)[:, None]].sum(axis=1) / totals[picks].sum(axis=1)
     low, high = np.quantile(resampled, ((1 - level) / 2, (1 + level) / 2))
-    centre = sum(weights[key] * gains[key] for key in shared) / sum(weights.values())
+    centre = _mean(weights, gains)
     return Ratio(
         math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre)),
-        (sum(len(sides[0][key]) for key in shared), sum(len(sides[1][key]) for key in shared)),
-        len(shared), len(by_prompts),
+        (sum(len(sides[0][key]) for key in gains), sum(len(sides[1][key]) for key in gains)),
+        len(gains), len(by_prompts),
     )  # fmt: skip
-
-
-def sum_of(weights: Mapping[Key, float], drawn: Mapping[Key, np.ndarray], keys: Sequence[Key]) -> np.ndarray:
-    """Weighted sum over some strata, [resamples]."""
-    return np.asarray(sum(weights[key] * drawn[key] for key in keys))
 
 
 def gain_of(entries: Sequence[Entry], one: str, other: str, speed: Speed = decoding) -> float | None:
     """The ratio of `ratio_of` without its interval."""
+    _, weights, gains = _compared(entries, one, other, speed)
+    return math.exp(_mean(weights, gains)) if gains else None
+
+
+def _compared(
+    entries: Sequence[Entry], one: str, other: str, speed: Speed
+) -> tuple[list[dict[Key, np.ndarray]], dict[Key, float], dict[Key, float]]:
+    """(log speeds of both sides, weights and gains of the strata that both have, in order): a gain is the difference of
+    mean log speeds, its weight the inverse of that difference's variance in blocks."""
     sides = [strata_of((e for e in entries if e.contender == name), speed) for name in (one, other)]
-    shared = sides[0].keys() & sides[1].keys()
-    if not shared:
-        return None
+    shared = sorted(sides[0].keys() & sides[1].keys())
     weights = {key: 1 / (1 / len(sides[0][key]) + 1 / len(sides[1][key])) for key in shared}
-    gains = (weights[key] * float(sides[0][key].mean() - sides[1][key].mean()) for key in shared)
-    return math.exp(sum(gains) / sum(weights.values()))
+    gains = {key: float(sides[0][key].mean() - sides[1][key].mean()) for key in shared}
+    return sides, weights, gains
+
+
+def _mean(weights: Mapping[Key, float], gains: Mapping[Key, float]) -> float:
+    return sum(weights[key] * gain for key, gain in gains.items()) / sum(weights.values())
+
+
+def _sum_of(weights: Mapping[Key, float], drawn: Mapping[Key, np.ndarray], keys: Sequence[Key]) -> np.ndarray:
+    """Weighted sum over some strata, [resamples]."""
+    return np.asarray(sum(weights[key] * drawn[key] for key in keys))
 
 
 def _residuals(side: Mapping[Key, np.ndarray]) -> np.ndarray:
