@@ -200,7 +200,7 @@ def test_lines_stay_inside_and_space_logarithms_evenly() -> None:
 
 
 def test_tables_label_every_cell_for_narrow_screens() -> None:
-    drawn = table(("name", "speed"), [[EVIL, "1"], ["b", "2"]], caption="c")
+    drawn = table(("name", "speed"), [[EVIL, "1"], ["b", "2"]])
     checked(drawn)
     assert drawn.count('data-label="speed"') == 2
     assert "<script" not in drawn

@@ -170,10 +170,11 @@ def phase_lines(found: Mapping[str, Any]) -> Iterator[str]:
                 gap, again = one["gap_ms"], one.get("steps_to_first_phases_k", "")
                 yield (
                     f"{side:10} {one['phase']:16} {one['tokens_per_s']:8.1f} {one['settled_k']:5.2f} "
-                    f"{_steps(one['steps_to_settle']):>13} {_steps(again):>9} {gap['median']:7.1f} {gap['p99']:7.1f} "
-                    f"{gap['largest']:8.1f} {one['stalls']:6d}"
+                    f"{steps_told(one['steps_to_settle']):>13} {steps_told(again):>9} {gap['median']:7.1f} "
+                    f"{gap['p99']:7.1f} {gap['largest']:8.1f} {one['stalls']:6d}"
                 )
 
 
-def _steps(value: int | str | None) -> str:
+def steps_told(value: int | str | None) -> str:
+    """How many steps something took, as a report says it."""
     return "never" if value is None else str(value)

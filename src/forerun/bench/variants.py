@@ -25,6 +25,7 @@ NEED_MODELS = {"model": "model", "requantised": "requantised", "stack": "model"}
 """Drafters that draft with a draft model -> which of DRAFT_MODELS."""
 DRAFTERS = (*NEED_MODELS, "lookup", "suffix", ADAPTIVE)
 PARTS = ("draft", "target", "verify", "host")
+"""What the seconds of a `Step` are for."""
 
 
 @dataclass(frozen=True, slots=True)

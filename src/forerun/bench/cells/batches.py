@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from forerun.bench.variants import PARTS
 from forerun.control.policy import Load, Policy
 from forerun.drafting import Drafter
 from forerun.drafting.base import SequenceView
@@ -202,7 +203,12 @@ def run_block(
         if kept is not None:
             for sequence_id in numbers:
                 kept.forget(sequence_id)
-    return _block(prompts, begun, moments, kept, num_first, first_s, perf_counter() - start, origins)
+    decode_s = perf_counter() - start - first_s
+    read_s = 0.0 if kept is None else sum(kept.read(prompt) for prompt in prompts)
+    return Block(
+        num_first, origins.total(), read_s, first_s, decode_s, _rounds(moments), origins, _parts(moments),
+        (*begun, *moments),
+    )  # fmt: skip
 
 
 def _moments(recorder: Recorder, numbers: dict[int, int], at: float) -> list[Moment]:
@@ -220,19 +226,14 @@ def _moments(recorder: Recorder, numbers: dict[int, int], at: float) -> list[Mom
     return found
 
 
-def _block(
-    prompts: Sequence[Sequence[int]], begun: list[Moment], moments: list[Moment], kept: KeptPrompts | None,
-    num_first: int, first_s: float, total_s: float, origins: Counter[Origin],
-) -> Block:  # fmt: skip
-    rounds: Counter[tuple[str, int, int, int]] = Counter()
-    for moment in moments:
-        rounds.update(
-            (source, proposed, accepted, examined) for _, source, proposed, accepted, _, examined in moment.rounds
-        )
-    parts = {
-        name: sum(getattr(moment.step, f"{name}_s") for moment in moments)
-        for name in ("draft", "target", "verify", "host")
-    }
-    read_s = 0.0 if kept is None else sum(kept.read(prompt) for prompt in prompts)
-    steps = (*begun, *moments)
-    return Block(num_first, origins.total(), read_s, first_s, total_s - first_s, rounds, origins, parts, steps)
+def _rounds(moments: Sequence[Moment]) -> Counter[tuple[str, int, int, int]]:
+    return Counter(
+        (source, proposed, accepted, examined)
+        for moment in moments
+        for _, source, proposed, accepted, _, examined in moment.rounds
+    )
+
+
+def _parts(moments: Sequence[Moment]) -> dict[str, float]:
+    """Seconds by what they went to."""
+    return {part: sum(getattr(moment.step, f"{part}_s") for moment in moments) for part in PARTS}

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from forerun.bench.cells.figures import NEAR_BEST, NEVER_SLOWER
 from forerun.bench.summary import PLAIN
+from forerun.bench.variants import PARTS
 
 WIDTH = 300
 
@@ -38,8 +39,10 @@ def print_cells(document: Mapping[str, Any], file: TextIO) -> None:
     for row in claims(document["cells"]):
         table.add_row(*row)
     console.print(table)
-    for line in verdict_lines(document["verdict"]):
-        console.print(line)
+    for text, answer, places in verdicts(document["verdict"]):
+        console.print(f"{text}: {answer}")
+        for place in places:
+            console.print(f"  {place}")
 
 
 def claims(cells: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -54,18 +57,17 @@ def claims(cells: Mapping[str, Any]) -> Iterator[list[str]]:
                 ]  # fmt: skip
 
 
-def verdict_lines(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """The two claims in words."""
+def verdicts(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+    """(the claim in words; "yes", "NO" or "not shown"; where it is broken or not known) of each of the two claims."""
     words = {
         "never_slower": f"no cell's 99 % interval lies below {NEVER_SLOWER}x plain",
         "near_best": f"at least {NEAR_BEST}x the best fixed choice of its cell",
     }
     for claim, text in words.items():
         found = verdict[claim]
-        yield f"{text}: {'yes' if found['holds'] else 'NO' if found['broken'] else 'not shown'}"
-        for key, word in (("broken", "not so"), ("unmeasured", "not measured, or too little")):
-            for place in found[key]:
-                yield f"  {word}: {place}"
+        answer = "yes" if found["holds"] else "NO" if found["broken"] else "not shown"
+        kinds = (("broken", "not so"), ("unmeasured", "not measured, or too little"))
+        yield text, answer, [f"{word}: {place}" for kind, word in kinds for place in found[kind]]
 
 
 def interval(ratio: Mapping[str, Any] | None) -> str:
@@ -97,6 +99,6 @@ def _row(name: str, figure: Mapping[str, Any], dropped: Mapping[str, int]) -> li
         "-" if figure["tokens_per_pass"] is None else f"{figure['tokens_per_pass']:.2f}",
         "-" if rate is None else f"{100 * rate:.0f} %",
         " ".join(f"{100 * depth:.0f}" for depth in figure["acceptance_by_depth"]) or "-",
-        "/".join(f"{100 * share.get(part, 0.0):.0f}" for part in ("draft", "target", "verify", "host")),
+        "/".join(f"{100 * share.get(part, 0.0):.0f}" for part in PARTS),
         " ".join(f"{source or '?'} {times}" for source, times in figure["sources"].items()),
     ]

@@ -9,10 +9,11 @@ from typing import Any
 from forerun.bench.page.svg import Point, columns, intervals, lines, stacks
 from forerun.bench.page.tables import figure, grid, number, percent, table
 from forerun.bench.summary import PLAIN
+from forerun.bench.variants import ADAPTIVE, PARTS
 
 ORIGINS = ("drafted", "bonus", "recovered", "decoded")
-PARTS = ("draft", "target", "verify", "host", "api")
-ADAPTIVE = "adaptive"
+SPENT = (*PARTS, "api")
+"""What decoding's time goes to; "api" lies between engine and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def group_part(group: Group) -> str:
     plots = [
         figure(intervals(rows, "speed over plain, decoding"), f"Decoding over plain, {group.level} % intervals"),
         figure(intervals(whole, "speed over plain, whole"), "The same of whole requests, reading the prompt included"),
-        figure(stacks(shares, [part for part in PARTS if any(part in s for _, s in shares)], "% of time"),
+        figure(stacks(shares, [part for part in SPENT if any(part in s for _, s in shares)], "% of time"),
                "Where the time of decoding went"),
         figure(stacks(origins, ORIGINS, "% of tokens") if origins else "", "Where the tokens came from"),
         figure(lines(_depths(group.figures), "depth", "accepted, %"),

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from forerun.bench.cells.table import claims, verdict_lines
+from forerun.bench.cells.table import claims, verdicts
+from forerun.bench.page.groups import ORIGINS
 from forerun.bench.page.svg import Point, lines, stacks
 from forerun.bench.page.tables import figure, grid, number, percent, table
+from forerun.bench.phases import steps_told
 
 
 def verdict_part(document: Mapping[str, Any]) -> str:
@@ -16,18 +18,12 @@ def verdict_part(document: Mapping[str, Any]) -> str:
     verdict = document.get("verdict")
     if not verdict:
         return ""
-    claimed: dict[str, list[str]] = {}
-    for line in verdict_lines(verdict):
-        if line.startswith("  "):
-            claimed[list(claimed)[-1]].append(line.strip())
-        else:
-            claimed[line] = []
     items = []
-    for claim, places in claimed.items():
-        kind = "good" if claim.endswith(": yes") else "bad" if claim.endswith(": NO") else ""
+    for text, answer, places in verdicts(verdict):
+        kind = {"yes": "good", "NO": "bad"}.get(answer, "")
         rest = "".join(f"<p>{escape(place)}</p>" for place in places)
         rest = f"<details><summary>in {len(places)} places</summary>{rest}</details>" if rest else ""
-        items.append(f'<li class="{kind}">{escape(claim)}{rest}</li>')
+        items.append(f'<li class="{kind}">{escape(text)}: {answer}{rest}</li>')
     columns = ("cell", "policy", "speed", "over plain", "never slower", "over the best", "near it", "the best")
     return f'<ul class="verdicts">{"".join(items)}</ul>' + table(columns, claims(document["cells"]))
 
@@ -49,7 +45,7 @@ def phases_part(found: Mapping[str, Any]) -> str:
         rows = [
             [
                 f"{side}, {one['phase']}", number(one["tokens_per_s"], 1), number(one["settled_k"]),
-                _steps(one["steps_to_settle"]), _steps(one.get("steps_to_first_phases_k", "–")),
+                steps_told(one["steps_to_settle"]), steps_told(one.get("steps_to_first_phases_k", "–")),
                 f"{one['gap_ms']['median']:.0f} ms", f"{one['gap_ms']['largest']:.0f} ms", str(one["stalls"]),
             ]
             for side, phases in sides.items()
@@ -128,10 +124,6 @@ def acceptance_part(found: Mapping[str, Any]) -> str:
         for temperature, row in rows.items()
     ]  # fmt: skip
     plot = figure(lines(series, "temperature", "accepted, %"), f"Acceptance at k = {found['k']} by temperature")
-    tokens = figure(stacks(origins, ("drafted", "bonus", "recovered", "decoded"), "% of tokens"), "Tokens by origin")
+    tokens = figure(stacks(origins, ORIGINS, "% of tokens"), "Tokens by origin")
     columns = ("workload, temperature", "rule", "accepted", "95 %", "tokens/pass", "by depth, %")
     return grid([plot, tokens, *curves]) + table(columns, rows_)
-
-
-def _steps(value: int | str | None) -> str:
-    return "never" if value is None else str(value)

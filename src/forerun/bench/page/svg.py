@@ -23,22 +23,22 @@ def legend(names: Sequence[str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def intervals(rows: Sequence[tuple[str, float, float, float]], label: str, reference: float = 1.0) -> str:
-    """A dot and its interval for each (name, value, low, high), beside a line at `reference`."""
+def intervals(rows: Sequence[tuple[str, float, float, float]], label: str) -> str:
+    """A dot and its interval for each (name, ratio, low, high), beside a line at 1."""
     if not rows:
         return ""
-    low = min(reference, *(row[2] for row in rows))
-    high = max(reference, *(row[3] for row in rows))
+    low = min(1.0, *(row[2] for row in rows))
+    high = max(1.0, *(row[3] for row in rows))
     pad = 0.06 * (high - low or 1.0)
     low, high = low - pad, high + pad
     height = 20.0 * len(rows) + 30
     parts = [_frame_x(low, high, height, label)]
-    at = _scale(reference, low, high)
+    at = _scale(1.0, low, high)
     parts.append(f'<line class="reference" x1="{at:.1f}" x2="{at:.1f}" y1="4" y2="{height - 26:.1f}"/>')
     for place, (name, value, first, last) in enumerate(rows):
         y = 14 + 20 * place
         x, a, b = (_scale(v, low, high) for v in (value, first, last))
-        side = "worse" if last < reference else "better" if first > reference else "same"
+        side = "worse" if last < 1.0 else "better" if first > 1.0 else "same"
         parts.append(
             f"<g>{_title(f'{name}: {value:.3f} ({first:.3f} to {last:.3f})')}{_row_name(name, y)}"
             f'<line class="whisker {side}" x1="{a:.1f}" x2="{b:.1f}" y1="{y}" y2="{y}"/>'
@@ -87,10 +87,8 @@ def columns(counts: Mapping[str, float], label: str) -> str:
     return _svg(height, parts, label)
 
 
-def lines(
-    series: Mapping[str, Sequence[Point]], x_label: str, y_label: str, log_x: bool = False, from_zero: bool = True
-) -> str:
-    """A line for each series of (x, y); `log_x` spaces x by its logarithm."""
+def lines(series: Mapping[str, Sequence[Point]], x_label: str, y_label: str, log_x: bool = False) -> str:
+    """A line for each series of (x, y), y from 0 on; `log_x` spaces x by its logarithm."""
     drawn = {name: list(points) for name, points in series.items() if points}
     if not drawn:
         return ""
@@ -98,7 +96,7 @@ def lines(
     ys = [y for points in drawn.values() for _, y in points]
     left, right, top, bottom, height = 42.0, WIDTH - RIGHT, 24.0, 170.0, 204.0
     x_low, x_high = min(xs), max(xs)
-    y_low, y_high = (0.0 if from_zero else min(ys)), max(ys)
+    y_low, y_high = 0.0, max(ys)
     y_high = y_high if y_high > y_low else y_low + 1.0
     x_high = x_high if x_high > x_low else x_low + 1.0
 

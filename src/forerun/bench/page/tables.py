@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; the first column names the row."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = []
@@ -17,8 +17,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str = 
             for column, cell in zip(columns[1:], cells, strict=True)
         )
         body.append(f'<tr><th scope="row">{escape(name)}</th>{rest}</tr>')
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def facts(values: Mapping[str, Any]) -> str:
