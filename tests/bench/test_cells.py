@@ -20,7 +20,7 @@ from forerun.bench.cells.batches import KeptPrompts, Recorder, block_of, run_blo
 from forerun.bench.cells.contenders import COLD, WARM, Contender, contenders, fixed, unfixed
 from forerun.bench.cells.definitions import CELLS, Cell, choose_cells, task_sets
 from forerun.bench.cells.pool import append, line_of, pooled, read_lines
-from forerun.bench.cells.run import run_cell
+from forerun.bench.cells.run import Measuring, run_cell
 from forerun.bench.cells.table import print_cells
 from forerun.bench.summary import PLAIN
 from forerun.bench.workloads import WORKLOADS
@@ -198,8 +198,8 @@ def test_a_liar_is_as_sure_as_its_model() -> None:
 
 def run(sides: list[Contender] | None = None, turns: int = 4, **given: Any) -> Any:
     return run_cell(
-        LLM(target()), sides if sides is not None else toy_sides(), [PROMPTS, PROMPTS[::-1]], params(), steady_probe(),
-        1e9, most_turns=turns, **given,
+        LLM(target()), sides if sides is not None else toy_sides(), [PROMPTS, PROMPTS[::-1]], params(),
+        Measuring(steady_probe(), 1e9, most_turns=turns, **given),
     )  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def test_an_interrupted_cell_keeps_what_it_has() -> None:
 
 
 def test_a_cell_ends_when_its_time_is_up() -> None:
-    found = run_cell(LLM(target()), toy_sides(), [PROMPTS], params(), steady_probe(), 0.0)
+    found = run_cell(LLM(target()), toy_sides(), [PROMPTS], params(), Measuring(steady_probe(), 0.0))
     assert len(found.entries) == 4, "one turn is always measured"
 
 

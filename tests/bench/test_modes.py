@@ -14,7 +14,7 @@ from tests.bench.test_page import checked
 from tests.bench.toys import steady_probe
 
 from forerun import loading
-from forerun.bench import models, probe, workloads
+from forerun.bench import models, modes, workloads
 from forerun.bench.cells import definitions
 from forerun.bench.cells.definitions import Cell
 from forerun.drafting import ModelDrafter
@@ -54,7 +54,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(loading, "load", load)
     monkeypatch.setattr(pull, "resolve", lambda name, **given: ModelFiles(name, Path(name), "gguf", "local", None))
     monkeypatch.setattr(models, "bytes_per_pass", lambda *given: 1_000_000)
-    monkeypatch.setattr(probe, "BandwidthProbe", steady_probe)
+    monkeypatch.setattr(modes, "BandwidthProbe", steady_probe)
     monkeypatch.setattr(definitions, "CELLS", SMALL)
     return calls
 

@@ -15,6 +15,7 @@ from tests.bench.toys import PROMPTS, draft, quick_probe, target
 
 from forerun.bench.acceptance import run_acceptance
 from forerun.bench.cells.pool import pooled
+from forerun.bench.cells.run import Measuring
 from forerun.bench.depth import run_depths
 from forerun.bench.page import svg
 from forerun.bench.page.page import page_of, write_page
@@ -77,7 +78,7 @@ def study_document() -> dict[str, Any]:
     phases = [Phase(name, prompts, 0.0) for name in ("one", "two", "one again")]
     return {
         "phases": run_phases(llm, sides, {"load": phases, "content": phases}, 24),
-        "depth": run_depths(llm, ["lookup"], [8, 32], ["random"], 4, params, quick_probe(), 0.0),
+        "depth": run_depths(llm, ["lookup"], [(8, "random"), (32, "random")], 4, params, Measuring(quick_probe(), 0.0)),
         "acceptance": run_acceptance(llm, ModelDrafter(draft()), PROMPTS, 3, 24, (0.0, 1.0)),
     }
 

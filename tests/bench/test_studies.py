@@ -13,6 +13,7 @@ from tests.bench.toys import PROMPTS, draft, quick_probe, target
 
 from forerun.bench.acceptance import print_acceptance, run_acceptance
 from forerun.bench.cells.batches import Moment
+from forerun.bench.cells.run import Measuring
 from forerun.bench.contexts import filler_of, prompt_ids
 from forerun.bench.depth import check_copiers, drafter_cost, pattern_ids, print_depths, run_depths
 from forerun.bench.phases import Phase, figures_of, gaps, print_phases, run_phases, steps_until
@@ -137,7 +138,8 @@ def test_a_proposals_own_time_is_told_for_growing_text() -> None:
 def test_depths_of_a_toy() -> None:
     llm = LLM(ToyModel.random(11, spread=3.0, context_length=100))
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    found = run_depths(llm, ["lookup"], [16, 64], ["random", "periodic"], 8, params, quick_probe(), 1e9, most_turns=2)
+    places = [(depth, pattern) for depth in (16, 64) for pattern in ("random", "periodic")]
+    found = run_depths(llm, ["lookup"], places, 8, params, Measuring(quick_probe(), 1e9, most_turns=2))
     assert {depth: list(of_depth) for depth, of_depth in found["depths"].items()} == {
         "16": ["random", "periodic"], "64": ["random", "periodic"],
     }  # fmt: skip
@@ -150,7 +152,7 @@ def test_depths_of_a_toy() -> None:
     print_depths({"depth": found}, file)
     assert "lookup k=8" in file.getvalue()
     with pytest.raises(InputError, match="depth 90"):
-        run_depths(llm, ["lookup"], [90], ["random"], 8, params, quick_probe(), 0.0)
+        run_depths(llm, ["lookup"], [(90, "random")], 8, params, Measuring(quick_probe(), 0.0))
 
 
 def test_only_copying_drafters_are_measured_by_depth() -> None:

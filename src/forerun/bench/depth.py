@@ -5,17 +5,15 @@ Prompts are random ids, where nothing matches, or periodic ones, where everythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TextIO
 
-from forerun.bench.cells.contenders import COPIERS, Parts, copier, fixed, unfixed
+from forerun.bench.cells.contenders import COPIERS, copier, fixed, unfixed
 from forerun.bench.cells.figures import cell_figures
-from forerun.bench.cells.run import check_prompts, run_cell
+from forerun.bench.cells.run import Measuring, check_prompts, run_cell
 from forerun.bench.cells.table import interval
-from forerun.bench.probe import BandwidthProbe
-from forerun.bench.rounds import Report
 from forerun.bench.summary import PLAIN
 from forerun.bench.workloads import RandomIds
 from forerun.control import AdaptiveLength
@@ -39,37 +37,27 @@ def pattern_ids(pattern: str, depth: int, vocabulary_size: int) -> list[int]:
 
 
 def run_depths(
-    llm: LLM,
-    names: Sequence[str],
-    depths: Sequence[int],
-    patterns: Sequence[str],
-    k: int,
-    params: SamplingParams,
-    probe: BandwidthProbe,
-    budget_s: float,
-    adaptive: Callable[[Drafter], Parts] | None = None,
-    report: Report = lambda what, done, total: None,
-    most_turns: int | None = None,
+    llm: LLM, names: Sequence[str], places: Sequence[tuple[int, str]], k: int, params: SamplingParams, how: Measuring
 ) -> dict[str, Any]:
-    """{depth: {pattern: figures}}: tokens per second of plain decoding, of each drafter at `k` and of what `adaptive`
-    makes of the first of them, and what the drafters' own work takes. `budget_s` is for each depth and pattern."""
-    size, limit = llm.engine.vocabulary_size, llm.engine.target.capabilities.context_length
-    make = adaptive or (lambda drafter: (drafter, AdaptiveLength.of(llm.engine.target)))
+    """{depth: {pattern: figures}} for each place (depth, pattern): tokens per second of plain decoding, of each drafter
+    at `k` and of the adaptive policy with the first of them, and what the drafters' own work takes. The budget of `how`
+    is for each place."""
+    target = llm.engine.target
+    size, limit = llm.engine.vocabulary_size, target.capabilities.context_length
     found: dict[str, Any] = {}
     interrupted = False
-    for depth in depths:
-        for pattern in patterns:
-            if interrupted:
-                break
-            prompt = pattern_ids(pattern, depth, size)
-            check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
-            report(f"{depth} tokens, {pattern}", 0, 1)
-            cost = {name: drafter_cost(copier(name), prompt, size, k) for name in names}
-            sides = [*unfixed(lambda: make(copier(names[0]))), *(fixed(name, k, copier(name)) for name in names)]
-            run = run_cell(llm, sides, [[prompt]], params, probe, budget_s, report, most_turns)
-            interrupted = run.interrupted
-            if run.entries:
-                found.setdefault(str(depth), {})[pattern] = {"drafting": cost, **cell_figures(run.entries)}
+    for depth, pattern in places:
+        prompt = pattern_ids(pattern, depth, size)
+        check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
+        how.report(f"{depth} tokens, {pattern}", 0, 1)
+        cost = {name: drafter_cost(copier(name), prompt, size, k) for name in names}
+        adaptive = unfixed(lambda: (copier(names[0]), AdaptiveLength.of(target)))
+        run = run_cell(llm, [*adaptive, *(fixed(name, k, copier(name)) for name in names)], [[prompt]], params, how)
+        if run.entries:
+            found.setdefault(str(depth), {})[pattern] = {"drafting": cost, **cell_figures(run.entries)}
+        interrupted = run.interrupted
+        if interrupted:
+            break
     return {"k": k, "depths": found, "interrupted": interrupted}
 
 
@@ -114,11 +102,10 @@ def drafter_cost(drafter: Drafter, prompt: Sequence[int], vocabulary_size: int, 
 
 
 def check_copiers(names: Sequence[str]) -> None:
-    """Refuse names that this build has no drafter for."""
+    """Refuse drafters that copy no text."""
     for name in names:
         if name not in COPIERS:
             raise ParameterError("drafters", f"{name!r} copies no text", f"some of {','.join(COPIERS)}")
-        copier(name)
 
 
 def print_depths(document: Mapping[str, Any], file: TextIO) -> None:

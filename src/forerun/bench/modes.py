@@ -8,20 +8,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
-from forerun.bench import probe as probes
 from forerun.bench.acceptance import print_acceptance, run_acceptance
 from forerun.bench.cells.adversary import AdversarialDraft
 from forerun.bench.cells.contenders import Make, adaptive_parts, contenders
 from forerun.bench.cells.definitions import Cell, task_sets
 from forerun.bench.cells.pool import append, line_of, pooled, read_lines
-from forerun.bench.cells.run import check_prompts, run_cell
+from forerun.bench.cells.run import Measuring, check_prompts, run_cell
 from forerun.bench.cells.table import print_cells
 from forerun.bench.contexts import prompt_ids
 from forerun.bench.curves import ModelPasses, measure_curves
 from forerun.bench.depth import print_depths, run_depths
 from forerun.bench.hardware import commit, hardware, versions
 from forerun.bench.models import Loaded
-from forerun.bench.phases import content_phases, load_phases, print_phases, run_phases
+from forerun.bench.phases import NUM_TOKENS, content_phases, load_phases, print_phases, run_phases
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings
@@ -93,7 +92,7 @@ def measure_mode(
     bench: Bench, modes: Modes, prompts: Prompts, max_tokens: int | None = None
 ) -> tuple[dict[str, Any], Printer]:
     """The document of the mode that was asked for, and what prints it. `max_tokens` None: the mode's own default."""
-    used = bench.probe if bench.probe is not None else probes.BandwidthProbe()
+    used = bench.probe if bench.probe is not None else BandwidthProbe()
     try:
         if modes.cells:
             return _cells(bench, modes, used, max_tokens), print_cells
@@ -130,7 +129,8 @@ def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | 
         if draft is not None and cell.draft != "given":
             draft = AdversarialDraft(draft, cell.draft)
         sides = contenders(draft, _adaptive(bench, draft), settings.draft_context)
-        run = run_cell(llm, sides, prompts, params, probe, 60 * modes.minutes, _told(bench.report, cell.name))
+        how = Measuring(probe, 60 * modes.minutes, _told(bench.report, cell.name))
+        run = run_cell(llm, sides, prompts, params, how)
         line = line_of(run, cell, {
             "run": about["date"], **about, "target": settings.target, "draft": settings.draft, "num_tokens": num_tokens,
             "sampling": {"seed": settings.seed}, "policy": bench.policy,
@@ -154,8 +154,7 @@ def _phases(bench: Bench, probe: BandwidthProbe, max_tokens: int | None) -> dict
     llm, readings = bench.loaded.llm, [probe.measure()]
     steps = {"load": load_phases(llm), "content": content_phases(llm)}
     sides = {"plain": (None, FixedLength(0)), "adaptive": _adaptive(bench, bench.draft)()}
-    found = run_phases(llm, sides, steps, **({} if max_tokens is None else {"num_tokens": max_tokens}),
-                       report=bench.report)  # fmt: skip
+    found = run_phases(llm, sides, steps, max_tokens or NUM_TOKENS, bench.report)
     readings.append(probe.measure())
     return _document(bench, probe, readings, {"phases": found, "policy": bench.policy})
 
@@ -165,10 +164,9 @@ def _depths(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int) 
         temperature=bench.settings.temperature, seed=bench.settings.seed, max_tokens=max_tokens, ignore_eos=True
     )
     readings = [probe.measure()]
-    found = run_depths(
-        bench.loaded.llm, bench.settings.drafters, modes.depths, modes.patterns, max(bench.settings.k), params, probe,
-        60 * modes.minutes, report=bench.report,
-    )  # fmt: skip
+    places = [(depth, pattern) for depth in modes.depths for pattern in modes.patterns]
+    how = Measuring(probe, 60 * modes.minutes, bench.report)
+    found = run_depths(bench.loaded.llm, bench.settings.drafters, places, max(bench.settings.k), params, how)
     readings.append(probe.measure())
     return _document(bench, probe, readings, {"depth": found, "policy": bench.policy})
 

@@ -25,6 +25,17 @@ HOPELESS = ((0, 0.7), (1, 0.8), (2, 0.9))
 than that takes no further part, so that the time goes to those that could be the best."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How long, and with what: about `budget_s` seconds, at least one turn and at most `most_turns`, with a reading of
+    `probe` between any two blocks. `report` gets (what is next, done, total)."""
+
+    probe: BandwidthProbe
+    budget_s: float
+    report: Report = lambda what, done, total: None
+    most_turns: int | None = None
+
+
 @dataclass(slots=True)
 class CellRun:
     """What was measured of a cell. `probes` are (seconds since the cell began, GB/s)."""
@@ -41,14 +52,11 @@ def run_cell(
     sides: Sequence[Contender],
     prompts: Sequence[Sequence[Sequence[int]]],
     params: SamplingParams,
-    probe: BandwidthProbe,
-    budget_s: float,
-    report: Report = lambda what, done, total: None,
-    most_turns: int | None = None,
+    how: Measuring,
 ) -> CellRun:
-    """Measure for about `budget_s` seconds, at least one turn: every side on every set of prompts in turn. Ctrl-C ends
-    it, and what was measured until then is returned."""
-    found = CellRun()
+    """Measure every side on every set of prompts in turn. Ctrl-C ends it, and what was measured until then is
+    returned."""
+    found, probe, report = CellRun(), how.probe, how.report
     kept = KeptPrompts(llm.engine.target)
     started = perf_counter()
     turn = 0
@@ -63,9 +71,9 @@ def run_cell(
         for side in {side.name.partition(" k=")[0]: side for side in sides}.values():
             report(f"warming up {side.name}", 0, 1)
             run_block(llm, *side.make(), prompts[0][:1], params, kept)
-        while most_turns is None or turn < most_turns:
+        while how.most_turns is None or turn < how.most_turns:
             spent, at = perf_counter() - started, turn % len(prompts)
-            if turn and spent * (turn + 1) / turn > budget_s:
+            if turn and spent * (turn + 1) / turn > how.budget_s:
                 break
             here = [side for side in sides if side.name not in found.dropped]
             order = _order(here, turn)
