@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from forerun.errors import ParameterError
@@ -47,6 +48,26 @@ def inside(name: str, ids: Iterable[int], vocabulary_size: int) -> None:
     outside = next((token for token in ids if not 0 <= token < vocabulary_size), None)
     if outside is not None:
         raise ParameterError(name, f"token id {outside} is outside the model's vocabulary, 0..{vocabulary_size - 1}")
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas, in order and each once."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def some_of(name: str, text: str, known: Collection[str], also: str = "") -> tuple[str, ...]:
+    """`listed`, where every part has to be one of `known`. `also` is what the refusal names beside them."""
+    names = listed(text)
+    unknown = next((one for one in names if one not in known), None)
+    if unknown is not None or not names:
+        raise ParameterError(name, f"{unknown or text!r} is not known", f"{also}some of {','.join(known)}")
+    return names
+
+
+def writable(name: str, path: Path) -> None:
+    """Refuse a file that cannot be written because of where it would lie."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
 
 
 def shown(value: Any) -> str:

@@ -15,13 +15,13 @@ from forerun.bench.acceptance import print_acceptance, run_acceptance
 from forerun.bench.cells.batches import Moment
 from forerun.bench.cells.run import Measuring
 from forerun.bench.contexts import filler_of, prompt_ids
-from forerun.bench.depth import check_copiers, drafter_cost, pattern_ids, print_depths, run_depths
+from forerun.bench.depth import drafter_cost, pattern_ids, print_depths, run_depths
 from forerun.bench.phases import Phase, figures_of, gaps, print_phases, run_phases, steps_until
 from forerun.bench.workloads import RandomIds, Task, load_workload
 from forerun.control.policy import FixedLength
 from forerun.drafting import LookupDrafter, ModelDrafter
 from forerun.drafting.scripted import OracleDrafter, record
-from forerun.errors import InputError, ParameterError
+from forerun.errors import InputError
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
@@ -153,12 +153,6 @@ def test_depths_of_a_toy() -> None:
     assert "lookup k=8" in file.getvalue()
     with pytest.raises(InputError, match="depth 90"):
         run_depths(llm, ["lookup"], [(90, "random")], 8, params, Measuring(quick_probe(), 0.0))
-
-
-def test_only_copying_drafters_are_measured_by_depth() -> None:
-    check_copiers(["lookup"])
-    with pytest.raises(ParameterError, match="copies no text"):
-        check_copiers(["model"])
 
 
 # -- acceptance -----------------------------------------------------------------------------------------------------

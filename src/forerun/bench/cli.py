@@ -15,9 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forerun.bench.cells.contenders import COPIERS
 from forerun.bench.cells.definitions import CELLS
-from forerun.bench.depth import check_copiers
 from forerun.bench.flags import ACCEPTANCE, adjusted, is_given, modes_of
 from forerun.bench.models import Loaded, load_all_peers, load_models, models_of
 from forerun.bench.modes import Bench, Printer, measure_mode
@@ -29,7 +27,7 @@ from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings, bench
 from forerun.bench.variants import DRAFTERS
 from forerun.bench.workloads import WORKLOADS, load_workload
-from forerun.checks import whole
+from forerun.checks import listed, some_of, whole, writable
 from forerun.errors import ParameterError
 from forerun.runtime.cost import ROWS
 from forerun.sampling import SamplingParams
@@ -140,7 +138,10 @@ def bench_command(
 
     The last line of standard output is one JSON document.
     """
-    modes = modes_of(context_of_flags, cells, minutes, append, phases, depth, pattern, acceptance)
+    modes = modes_of(context_of_flags, {
+        "cells": cells, "minutes": minutes, "append": append, "phases": phases, "depth": depth, "pattern": pattern,
+        "acceptance": acceptance,
+    })  # fmt: skip
     wanted = adjusted(modes, context_of_flags, {"drafters": drafters, "k": k, "prompts": prompts, "draft": draft})
     settings = Settings(
         workloads=tuple(dict.fromkeys(workloads or WORKLOADS)),
@@ -163,7 +164,7 @@ def bench_command(
         draft_runtime=draft_runtime,
         draft_context=draft_context,
         context=context,
-        peers=_items(peers) if peers != "none" else (),
+        peers=listed(peers) if peers != "none" else (),
     )
     _check(settings, {"plot": plot, "output": output, "append": append, "report": report})
     check_plot(plot)
@@ -192,14 +193,10 @@ def bench_command(
         raise typer.Exit(INTERRUPTED)
 
 
-def _items(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
-
-
 def _lengths(text: str) -> tuple[int, ...]:
     """The speculation lengths of a list, in order."""
     need = "whole numbers of at least 1, for example --k 1,2,4 (plain decoding is always measured)"
-    items = _items(text)
+    items = listed(text)
     if not items or not all(item.isdecimal() and int(item) >= 1 for item in items):
         raise ParameterError("k", f"{text!r} is not allowed", need)
     return tuple(sorted({int(item) for item in items}))
@@ -208,11 +205,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 def _drafters(text: str | None, draft: str | None) -> tuple[str, ...]:
     if text is None:
         return ("model", "lookup") if draft is not None else ("lookup",)
-    names = _items(text)
-    unknown = next((name for name in names if name not in DRAFTERS), None)
-    if unknown is not None or not names:
-        raise ParameterError("drafters", f"{unknown or text!r} is not known", f"some of {','.join(DRAFTERS)}")
-    return names
+    return some_of("drafters", text, DRAFTERS)
 
 
 def _check(settings: Settings, written: Mapping[str, Path | None]) -> None:
@@ -232,10 +225,9 @@ def _check(settings: Settings, written: Mapping[str, Path | None]) -> None:
         raise ParameterError(
             "draft", "would be left unused", "add model, requantised or adaptive to --drafters, or assisted to --peers"
         )
-    check_copiers([name for name in settings.drafters if name in COPIERS])
     for name, path in written.items():
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
+        if path is not None:
+            writable(name, path)
 
 
 def _measure(loaded: Loaded, settings: Settings, prompts: Prompts) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TextIO
 
-from forerun.bench.cells.contenders import COPIERS, copier, fixed, unfixed
+from forerun.bench.cells.contenders import copier, fixed, unfixed
 from forerun.bench.cells.figures import cell_figures
 from forerun.bench.cells.run import Measuring, check_prompts, run_cell
 from forerun.bench.cells.table import interval
@@ -18,7 +18,6 @@ from forerun.bench.summary import PLAIN
 from forerun.bench.workloads import RandomIds
 from forerun.control import AdaptiveLength
 from forerun.drafting import Drafter
-from forerun.errors import ParameterError
 from forerun.llm import LLM
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
@@ -99,13 +98,6 @@ def drafter_cost(drafter: Drafter, prompt: Sequence[int], vocabulary_size: int, 
         seconds.append(perf_counter() - start)
     drafter.release(0)
     return {"first_ms": 1e3 * seconds[0], "each_ms": 1e3 * sum(seconds[1:]) / max(len(seconds) - 1, 1)}
-
-
-def check_copiers(names: Sequence[str]) -> None:
-    """Refuse drafters that copy no text."""
-    for name in names:
-        if name not in COPIERS:
-            raise ParameterError("drafters", f"{name!r} copies no text", f"some of {','.join(COPIERS)}")
 
 
 def print_depths(document: Mapping[str, Any], file: TextIO) -> None:

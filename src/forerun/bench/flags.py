@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from forerun.bench.cells.contenders import COPIERS
 from forerun.bench.cells.definitions import choose_cells
 from forerun.bench.depth import PATTERNS
 from forerun.bench.modes import NUM_SETS, Modes
 from forerun.bench.variants import DRAFT_MODELS
-from forerun.checks import real
+from forerun.checks import listed, real, some_of
 from forerun.errors import ParameterError
 
 ACCEPTANCE = "acceptance"
@@ -37,26 +37,26 @@ def is_given(context: Any, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def modes_of(
-    context: Any, cells: str | None, minutes: float, append: Path | None, phases: bool, depth: str | None, pattern: str,
-    acceptance: bool,
-) -> Modes:  # fmt: skip
-    """The mode that was asked for, with everything that does not go with it refused."""
-    asked = {"cells": cells is not None, "phases": phases, "depth": depth is not None, ACCEPTANCE: acceptance}
+def modes_of(context: Any, given: Mapping[str, Any]) -> Modes:
+    """The mode that was asked for, with everything that does not go with it refused. `given` has the values of the
+    modes' own flags."""
+    asked = {
+        "cells": given["cells"] is not None, "phases": given["phases"], "depth": given["depth"] is not None,
+        ACCEPTANCE: given[ACCEPTANCE],
+    }  # fmt: skip
     wanted = [name for name, is_asked in asked.items() if is_asked]
     if len(wanted) > 1:
         raise ParameterError(wanted[1], f"cannot be measured beside {wanted[0]}", "run the bench once for each")
-    given = [parameter.name for parameter in context.command.params if is_given(context, parameter.name)]
-    for name in given:
+    for name in [parameter.name for parameter in context.command.params if is_given(context, parameter.name)]:
         homes = ONLY_MODES.get(name)
         if wanted and name not in USED[wanted[0]]:
             raise ParameterError(name, f"is not used with --{wanted[0]}", "leave it out")
         if not wanted and homes is not None:
             raise ParameterError(name, "is not used for workloads", f"give it with --{' or --'.join(homes)}")
-    real("minutes", minutes, 0.0, 10_000.0, "a number of minutes, at least 0, for example 5")
+    real("minutes", given["minutes"], 0.0, 10_000.0, "a number of minutes, at least 0, for example 5")
     return Modes(
-        choose_cells(cells) if cells is not None else (), phases, _depths(depth), _patterns(pattern), acceptance,
-        minutes, append,
+        choose_cells(given["cells"]) if given["cells"] is not None else (), given["phases"], _depths(given["depth"]),
+        some_of("pattern", given["pattern"], PATTERNS), given[ACCEPTANCE], given["minutes"], given["append"],
     )  # fmt: skip
 
 
@@ -75,9 +75,9 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
     if not is_given(context, "k"):
         values["k"] = DEPTH_K if asked == "depth" else ACCEPTANCE_K
     if asked == "depth":
-        values["drafters"] = _names(given["drafters"] or "lookup")
+        values["drafters"] = some_of("drafters", given["drafters"] or "lookup", COPIERS)
         return values
-    names = _names(given["drafters"] or ("model" if given["draft"] is not None else "adaptive"))
+    names = listed(given["drafters"] or ("model" if given["draft"] is not None else "adaptive"))
     if given["drafters"] is not None and (len(names) != 1 or names[0] not in DRAFT_MODELS):
         fact = f"{given['drafters']!r} does not say which draft model --{asked} is for"
         raise ParameterError("drafters", fact, f"one of {', '.join(DRAFT_MODELS)}")
@@ -87,22 +87,10 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
 def _depths(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
-    items = _names(text)
+    items = listed(text)
     if not items or not all(item.isdecimal() and int(item) >= 2 for item in items):
         raise ParameterError("depth", f"{text!r} is not allowed", "whole numbers of tokens, for example 512,2048,8192")
     return tuple(int(item) for item in items)
-
-
-def _patterns(text: str) -> tuple[str, ...]:
-    items = _names(text)
-    unknown = next((item for item in items if item not in PATTERNS), None)
-    if unknown is not None or not items:
-        raise ParameterError("pattern", f"{unknown or text!r} is not known", f"some of {','.join(PATTERNS)}")
-    return items

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.bench.workloads import WORKLOADS, RandomIds, load_workload
+from forerun.checks import some_of
 from forerun.errors import MissingDependencyError, ParameterError, PromptError
 from forerun.llm import Prompt
 
@@ -69,11 +70,7 @@ def workload_names(text: str | None) -> tuple[str, ...]:
     """The workloads of a list with commas; ParameterError for one that is not known."""
     if text is None:
         return WORKLOADS_BY_DEFAULT
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    unknown = next((name for name in names if name not in WORKLOADS), None)
-    if unknown is not None or not names:
-        raise ParameterError("workload", f"{unknown or text!r} is not known", f"some of {','.join(WORKLOADS)}")
-    return names
+    return some_of("workload", text, WORKLOADS)
 
 
 def workload_prompts(names: Sequence[str], count: int) -> tuple[list[Prompt | RandomIds], list[str]]:

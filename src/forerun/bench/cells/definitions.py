@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from forerun.errors import ParameterError
+from forerun.checks import listed, some_of
 
 DraftKind = Literal["given", "noise", "liar"]
 """The draft model: as given; one that knows nothing (rows of noise, as random weights give them); one that is sure of
@@ -56,13 +56,9 @@ CELLS: dict[str, Cell] = {
 
 def choose_cells(text: str) -> tuple[Cell, ...]:
     """The cells of a list of names, or all."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if names == ["all"]:
+    if listed(text) == ("all",):
         return tuple(CELLS.values())
-    unknown = next((name for name in names if name not in CELLS), None)
-    if unknown is not None or not names:
-        raise ParameterError("cells", f"{unknown or text!r} is not known", f"all, or some of {','.join(CELLS)}")
-    return tuple(CELLS[name] for name in dict.fromkeys(names))
+    return tuple(CELLS[name] for name in some_of("cells", text, CELLS, "all, or "))
 
 
 def task_sets(num_tasks: int, sequences: int, num_sets: int) -> Sequence[Sequence[int]]:
