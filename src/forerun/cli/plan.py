@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from forerun.planning.devices import Device
     from forerun.planning.run import Asked
 
-
 _SPELLED = {"name": "for"}
+"""Fields whose flags have another name."""
 
 
 def plan(
@@ -74,19 +75,16 @@ def plan(
     there are no models at all: the adaptive policy runs in a world of numbers.
     """
     from forerun.bench.plot import check_plot
-    from forerun.checks import real, whole
+    from forerun.checks import real, whole, writable
     from forerun.planning.exports import check_engine
 
     if world.simulate:
+        if target is not None:
+            raise ParameterError("simulate", f"takes no models, and {target!r} was given", "leave it out")
         others = {
-            "k": k,
-            "temperature": temperature,
-            "context": context,
-            "flops": flops,
-            "export": export,
-            "plot": plot,
-        }
-        _simulate(world, sheet, here, target, sequences or 1, others, as_json)
+            "k": k, "temperature": temperature, "context": context, "flops": flops, "export": export, "plot": plot,
+        }  # fmt: skip
+        _simulate(world, sheet, here, sequences, others, as_json)
         return
     _refuse(world, "is for simulations", "add --simulate, or leave it out")
     if target is None:
@@ -99,8 +97,8 @@ def plan(
     real("temperature", 0.0 if temperature is None else temperature, 0.0, 1e6, "0 or more")
     if export is not None:
         check_engine(export)
-    if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
-        raise ParameterError("plot", f"{str(plot)!r} cannot be written", "name a file in a directory that exists")
+    if plot is not None:
+        writable("plot", plot)
     check_plot(plot)
     if sheet.name is not None or sheet.bandwidth is not None:
         _refuse(here, "is for measuring here", "leave it out, or leave out --for and --bandwidth")
@@ -108,37 +106,26 @@ def plan(
         document = _from_datasheet(target, names, device, assumed)
     else:
         _refuse(sheet, "is for machines that are not here", "add --for NAME, or --bandwidth GB/s and --flops TFLOP/s")
-        asked = _asked(here, ks, temperature or 0.0, context, sequences or 1, flops)
+        asked = _asked(here, ks, temperature or 0.0, context, sequences, flops)
         document = _measured(target, names, here, asked, *_prompts(here))
     _finish(document, target, temperature or 0.0, export, plot, as_json)
 
 
 def _simulate(
-    world: Simulated,
-    sheet: Sheet,
-    here: Here,
-    target: str | None,
-    sequences: int,
-    others: dict[str, Any],
-    as_json: bool,
+    world: Simulated, sheet: Sheet, here: Here, sequences: int | None, others: dict[str, Any], as_json: bool
 ) -> None:
     """The policy in a world of numbers, of which --acceptance and --sequences are part too."""
     from forerun.cli.plan_report import print_simulation
     from forerun.planning.simulate import Simulation, simulated
 
     remedy = "leave it out, or leave out --simulate"
-    if target is not None:
-        raise ParameterError("simulate", f"takes no models, and {target!r} was given", "leave it out")
     _refuse(here, "is for measuring", remedy)
     used = {"acceptance": sheet.acceptance} if sheet.acceptance is not None else {}
     given = {**{name: value for name, value in sheet.given().items() if name not in used}, **others}
-    for name, value in given.items():
-        if value is not None:
-            raise ParameterError(_SPELLED.get(name, name), "is no part of a simulation", remedy)
-    asked = Simulation(
-        acceptance=acceptances(sheet.acceptance), sequences=sequences,
-        **{name: value for name, value in world.given().items() if name != "simulate"},
-    )  # fmt: skip
+    for name in _settings(given):
+        raise ParameterError(_SPELLED.get(name, name), "is no part of a simulation", remedy)
+    settings = {name: value for name, value in world.given().items() if name != "simulate"}
+    asked = Simulation(acceptances(sheet.acceptance), **_settings({"sequences": sequences}), **settings)
     document = simulated(asked)
     if as_json:
         print(json.dumps(document, allow_nan=False))
@@ -174,16 +161,12 @@ def _measured(
 
 
 def _asked(
-    here: Here, ks: tuple[int, ...], temperature: float, context: int | None, sequences: int, flops: float | None
+    here: Here, ks: tuple[int, ...], temperature: float, context: int | None, sequences: int | None, flops: float | None
 ) -> Asked:
-    from forerun.checks import real, whole
     from forerun.planning.run import Asked
 
-    num_tokens = 24 if here.max_tokens is None else here.max_tokens
-    whole("max_tokens", num_tokens, 2, None, "a whole number of at least 2")
-    if flops is not None:
-        real("flops", flops, 0.0, 1e12, "TFLOP/s, above 0", open_low=True)
-    return Asked(ks, num_tokens, temperature, context, sequences, flops)
+    given = {"num_tokens": here.max_tokens, "context": context, "sequences": sequences, "tflops": flops}
+    return Asked(ks, temperature=temperature, **_settings(given))
 
 
 def _prompts(here: Here) -> tuple[Sequence[Prompt | RandomIds], list[str]]:
@@ -239,16 +222,18 @@ def _device(sheet: Sheet, flops: float | None) -> Device:
 
 
 def _assumed(sheet: Sheet, ks: tuple[int, ...], context: int | None, sequences: int | None) -> Assumed:
-    from forerun.checks import real, whole
     from forerun.planning.datasheet import Assumed
 
-    cards = 1 if sheet.cards is None else sheet.cards
-    overhead = 0.2 if sheet.overhead is None else sheet.overhead
-    efficiency = 1.0 if sheet.efficiency is None else sheet.efficiency
-    whole("cards", cards, 1, 100_000, "a whole number of at least 1")
-    real("overhead", overhead, 0.0, 1e6, "milliseconds, 0 or more")
-    real("efficiency", efficiency, 0.0, 1.0, "above 0, at most 1", open_low=True)
-    return Assumed(acceptances(sheet.acceptance), ks, context or 1024, sequences or 1, cards, overhead, efficiency)
+    given = {
+        "context": context, "sequences": sequences, "cards": sheet.cards, "overhead_ms": sheet.overhead,
+        "efficiency": sheet.efficiency,
+    }  # fmt: skip
+    return Assumed(acceptances(sheet.acceptance), ks, **_settings(given))
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What was given: the rest keeps its default."""
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _refuse(group: Group, fact: str, remedy: str) -> None:
@@ -263,13 +248,9 @@ class _Progress:
     """What is being done, on standard error: a line for each prompt, or one line that is rewritten on a terminal."""
 
     def __init__(self) -> None:
-        import sys
-
         self._stage, self._is_terminal = "", sys.stderr.isatty()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        import sys
-
         if self._is_terminal:
             sys.stderr.write(f"\r\x1b[K{done}/{total} {what}" if done < total else "\r\x1b[K")
             sys.stderr.flush()

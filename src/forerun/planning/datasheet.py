@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from forerun.checks import real, whole
 from forerun.planning.arithmetic import BATCHES, CONTEXTS, break_even, textbook_from_acceptance, tokens_per_round
 from forerun.planning.devices import Device
 from forerun.planning.memory import needs, num_cards
@@ -34,6 +35,11 @@ class Assumed:
     cards: int = 1
     overhead_ms: float = 0.2
     efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole("cards", self.cards, 1, 100_000, "a whole number of at least 1")
+        real("overhead", self.overhead_ms, 0.0, 1e6, "milliseconds, 0 or more")
+        real("efficiency", self.efficiency, 0.0, 1.0, "above 0, at most 1", open_low=True)
 
     def roofline(self, device: Device) -> Roofline:
         """The machine that passes run on."""

@@ -10,6 +10,7 @@ from typing import Any
 from forerun.bench.rounds import Report
 from forerun.bench.run import check_room
 from forerun.bench.summary import PLAIN
+from forerun.checks import real, whole
 from forerun.drafting import Drafter, LookupDrafter, SuffixDrafter
 from forerun.planning.arithmetic import BATCHES, CONTEXTS
 from forerun.planning.measure import Measurement, Source, model_source, num_tokens_at_most
@@ -51,6 +52,11 @@ class Asked:
     context: int | None = None
     sequences: int = 1
     tflops: float | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_tokens", self.num_tokens, 2, None, "a whole number of at least 2")
+        if self.tflops is not None:
+            real("flops", self.tflops, 0.0, 1e12, "TFLOP/s, above 0", open_low=True)
 
 
 def plan(
