@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def commit() -> str:
         return f"forerun {__version__}"
     head = _git(package, "rev-parse", "HEAD") or f"forerun {__version__}"
     return f"{head}-dirty" if _git(package, "status", "--porcelain", "--untracked-files=no") else head
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """Command, commit, time, machine and versions: what every document of a bench begins with."""
+    return {
+        "command": command,
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+    }
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

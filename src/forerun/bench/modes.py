@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +17,7 @@ from forerun.bench.cells.table import print_cells
 from forerun.bench.contexts import prompt_ids
 from forerun.bench.curves import ModelPasses, measure_curves
 from forerun.bench.depth import print_depths, run_depths
-from forerun.bench.hardware import commit, hardware, versions
+from forerun.bench.hardware import provenance
 from forerun.bench.models import Loaded
 from forerun.bench.phases import NUM_TOKENS, content_phases, load_phases, print_phases, run_phases
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
@@ -78,14 +77,7 @@ class Bench:
 
     def about(self) -> dict[str, Any]:
         """Where, when and how: what every document carries."""
-        return {
-            "command": self.command,
-            "commit": commit(),
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "hardware": hardware(),
-            "versions": versions(),
-            "settings": asdict(self.settings),
-        }
+        return {**provenance(self.command), "settings": asdict(self.settings)}
 
 
 def measure_mode(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from forerun import _native
 from forerun.bench.agreement import find_differences
 from forerun.bench.cells.contenders import COPIERS, adaptive_parts, copier
 from forerun.bench.curves import ModelPasses, Passes, measure_curves
-from forerun.bench.hardware import commit, hardware, versions
+from forerun.bench.hardware import provenance
 from forerun.bench.llamacpp import LlamaCppVariant
 from forerun.bench.probe import BandwidthProbe, ProbeSummary
 from forerun.bench.rounds import Prompts, Report, Session, run_rounds
@@ -140,11 +139,7 @@ def bench(
         workloads[workload] = summarise(session, variants, workload, readings, differences)
         best[workload] = best_of(workloads[workload], variants)
     return {
-        "command": command,
-        "commit": commit(),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
+        **provenance(command),
         "settings": {
             **asdict(settings),
             "dtype": _dtype(target, settings),
