@@ -128,11 +128,16 @@ def simulate(policy: Policy, world: World, num_rounds: int, seed: int = 0) -> Si
         drafted = _draft_and_verify(policy, world, sequences, plans, number, chance)
         num_rows = len(sequences) + drafted.num_tokens
         target_ms = _taken(world, world.target_ms(num_rows), number, chance)
-        num_cached = sum(sequence.num_tokens for sequence in sequences)
         step = Step(
-            len(sequences), num_rows, num_rows, num_cached,
-            drafted.milliseconds / 1e3, target_ms / 1e3, 0.0, world.host_ms / 1e3,
-        )  # fmt: skip
+            num_sequences=len(sequences),
+            num_tokens=num_rows,
+            num_rows=num_rows,
+            num_cached=sum(sequence.num_tokens for sequence in sequences),
+            draft_s=drafted.milliseconds / 1e3,
+            target_s=target_ms / 1e3,
+            verify_s=0.0,
+            host_s=world.host_ms / 1e3,
+        )
         for sequence, done in zip(sequences, drafted.rounds, strict=True):
             sequence.num_tokens += done.num_emitted
         policy.update(drafted.rounds, step)
@@ -258,9 +263,16 @@ def _round(
         ranks += [rank for rank in (next(holding, 0),) if rank]
     sure = tuple(found for _, found in fate) if source is not None and source.informed else ()
     return Round(
-        sequence_id, sum(widths), len(ranks), len(ranks) + 1, plan.source or "", sure, tuple(ranks),
-        tuple(widths[: accepted + 1]), 0, len(fate),
-    )  # fmt: skip
+        sequence_id,
+        num_proposed=sum(widths),
+        num_accepted=len(ranks),
+        num_emitted=len(ranks) + 1,
+        source=plan.source or "",
+        confidences=sure,
+        ranks=tuple(ranks),
+        widths=tuple(widths[: accepted + 1]),
+        depth=len(fate),
+    )
 
 
 def _expected(widths: Sequence[int], source: Source | None, fate: Sequence[tuple[bool, float]]) -> float:
