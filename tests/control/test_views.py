@@ -9,7 +9,7 @@ import pytest
 from tests.control.worlds import always, policy, world
 
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.records import VIEW, Offer, offers_of, shown
+from forerun.control.records import VIEW, Offer, offers_of, with_latest
 from forerun.control.simulation import Source, World, fixed_rate, simulate
 from forerun.types import Plan, Prospect, Round
 
@@ -62,8 +62,8 @@ def test_what_was_cut_can_be_had_whole() -> None:
 
 
 def test_a_probe_reads_no_more_than_it_says() -> None:
-    assert shown(Prospect("model", 8, num_unread=5), 64, 100).num_unread == 5
-    far = shown(Prospect("model", 8, num_unread=500), 64, 600)
+    assert with_latest(Prospect("model", 8, num_unread=5), 64, 100).num_unread == 5
+    far = with_latest(Prospect("model", 8, num_unread=500), 64, 600)
     assert (far.num_unread, far.num_cut, far.context) == (64, 535, CUT)
 
 

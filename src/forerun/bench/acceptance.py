@@ -21,6 +21,7 @@ from forerun.sampling import SamplingParams
 
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0, 1.2)
 QUOTED = (0.70, 0.85)
+"""The acceptance that is usually quoted, from and to."""
 NUM_RESAMPLES = 2000
 
 

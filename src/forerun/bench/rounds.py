@@ -18,8 +18,8 @@ from forerun.bench.variants import Sample, Variant
 Prompts = Mapping[str, Sequence[Sequence[int]]]
 """Token ids of every prompt, by workload."""
 
-
 Report = Callable[[str, int, int], None]
+"""Told of progress: (what is next, how much is done, of how much)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, shown
+from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, with_latest
 from forerun.control.round_plans import FEW_UNREAD, RoundPlans
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
@@ -225,7 +225,7 @@ class AdaptiveLength:
                     cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
                 if self._credit.spend(key, cost_ms, self._num_rounds):
                     plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
-                    tried = shown(prospect, PROBE_WINDOW, len(sequence.tokens))
+                    tried = with_latest(prospect, PROBE_WINDOW, len(sequence.tokens))
                     self._pending[sequence.sequence_id] = Pending((prospect.source, kind), tried, plans[i], length)
                     if self.prediction is not None:
                         self.prediction = replace(self.prediction, purpose="probe")

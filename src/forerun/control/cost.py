@@ -30,6 +30,7 @@ FAR_RATE = 0.5
 LARGEST_STEP = 0.5
 """Deviations count for at most this (natural logarithm: a factor of 1.6), so that a stall is no new speed."""
 HOST_RATE = 0.1
+"""Share of a deviation that a usual figure of the host takes over from one step."""
 
 
 class PassCost:

@@ -22,6 +22,7 @@ is."""
 HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
+"""Logits to both sides that a sequence's own number stays within."""
 OTHER_VIEW, OTHER_VARIANCE = 0.5, 0.2
 """Share of a sequence's number that goes for drafts with another view of its text, and how unsure that is, at least."""
 

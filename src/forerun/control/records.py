@@ -52,13 +52,13 @@ def offers_of(prospects: Sequence[Prospect], num_tokens: int) -> list[Offer]:
         if prospect.longest == prospect.num_free:
             continue
         if prospect.num_unread > 2 * VIEW:
-            found.append(Offer(shown(prospect, VIEW, num_tokens), most_unread=VIEW))
+            found.append(Offer(with_latest(prospect, VIEW, num_tokens), most_unread=VIEW))
         if prospect.num_cut:
             found.append(Offer(_seen(prospect, num_tokens - 1, 0), whole=True))
     return found
 
 
-def shown(prospect: Prospect, most_unread: int, num_tokens: int) -> Prospect:
+def with_latest(prospect: Prospect, most_unread: int, num_tokens: int) -> Prospect:
     """The prospect of a text of `num_tokens` where its draft model reads at most so many."""
     if prospect.num_unread <= most_unread:
         return _seen(prospect, prospect.num_unread, prospect.num_cut)

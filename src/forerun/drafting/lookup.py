@@ -13,7 +13,9 @@ from forerun.runtime.base import Rows
 from forerun.types import Draft, Plan, Prospect, Verdict
 
 MAX_SIZES = 12
+"""Sizes of match that a drafter tells apart, at most: each is a table entry for every token."""
 VOTERS = {"recent": 1, "frequent": 64}
+"""Latest occurrences that are asked, by what is preferred."""
 
 
 class LookupDrafter:

@@ -13,9 +13,12 @@ prompt. Prompts are read in pieces, and their index is ahead of them; one that w
 index made over the rounds that follow, without drafts until then."""
 
 MOST_LOOKED_AT = 256
+"""Places that one question looks at, at most."""
 BREAK = -1
+"""What stands between two texts: no token id."""
 
 Answer = tuple[int, list[int], list[int], list[int]]
+"""The fields of a `Continuation`, as both indexes give them."""
 
 
 class Continuation(NamedTuple):

@@ -16,6 +16,7 @@ SIZES = (1, 2, 3, 5, 8, 13, 21, 34)
 """Lengths of match that are told apart. All of 1 to 34 draft no better (docs/log.md)."""
 
 VOTERS = 16
+"""Latest occurrences that vote on each token."""
 NEGLIGIBLE = 0.01
 """A draft ends where fewer than this share of such drafts would be accepted to the end."""
 

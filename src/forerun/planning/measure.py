@@ -22,7 +22,7 @@ from forerun.bench.rounds import Report, turn_order
 from forerun.bench.summary import PLAIN
 from forerun.drafting import Drafter, ModelDrafter
 from forerun.llm import LLM
-from forerun.planning.recorded import Keeping, Meter, Recorder, Tick
+from forerun.planning.recorded import Keeping, Recorder, Tick, TimedModel
 from forerun.planning.session import Generation, Session
 from forerun.runtime.base import Model
 from forerun.runtime.cost import UNUSED, read_tokens
@@ -35,6 +35,7 @@ NUM_SKIPPED = 2
 PASSES = 0.6
 """Seconds of passes for each second of rounds."""
 WARM_TOKENS = 4
+"""Tokens of a generation that only warms up."""
 MIN_TIMED = 6
 """Rounds of a generation whose time is counted, at least: long drafts write the tokens asked for in very few."""
 
@@ -45,7 +46,7 @@ class Source:
 
     name: str
     make: Callable[[], Drafter]
-    draft: Meter | None = None
+    draft: TimedModel | None = None
 
 
 class Measurement:
@@ -54,7 +55,7 @@ class Measurement:
     def __init__(
         self, target: Model, tokenizer: Any, sources: Sequence[Source], ks: Sequence[int], sampling: Mapping[str, Any]
     ) -> None:
-        self.target, self.tokenizer = Meter(target), tokenizer
+        self.target, self.tokenizer = TimedModel(target), tokenizer
         self.sources, self.sampling = {source.name: source for source in sources}, dict(sampling)
         self.ks = sorted({k for k in ks if k})
         self.longest = max(self.ks, default=0)
@@ -88,7 +89,7 @@ class Measurement:
         try:
             self.target.read(prompt[:-1])
             around = context if context is not None else len(prompt) + num_tokens // 2
-            self.session.contexts.append(min(self._begin_passes(meter.model, around) for meter in models))
+            self.session.contexts.append(min(self._begin_passes(model.model, around) for model in models))
             self._rounds(None, None, 0, prompt, WARM_TOKENS)
             for name, source in self.sources.items():
                 ticks = self._rounds(source, drafters[name], self.longest, prompt, WARM_TOKENS)
@@ -98,8 +99,8 @@ class Measurement:
             for drafter in drafters.values():
                 drafter.end()
             self.target.forget()
-            for meter in models:
-                meter.model.free(UNUSED)
+            for model in models:
+                model.model.free(UNUSED)
 
     def _begin_passes(self, model: Model, context: int) -> int:
         """Cache `context` tokens, or as many as leave room for the longest pass; how many they are."""
@@ -123,9 +124,9 @@ class Measurement:
         found = Generation(name, k)
         source = self.sources.get(name)
         rota = [("target", 1), ("target", k + 1)] if k else [("target", 1)]
-        meters = {"target": self.target}
+        timed = {"target": self.target}
         if source is not None and source.draft is not None:
-            meters["draft"] = source.draft
+            timed["draft"] = source.draft
             rota = [("target", 1), ("draft", 1), ("target", k + 1), ("draft", 2), ("draft", 1)]
         turns, spent = cycle(rota), 0.0
 
@@ -134,7 +135,7 @@ class Measurement:
             while spent < PASSES * sum(tick.whole_s for tick in ticks):
                 model, num_tokens = next(turns)
                 num_rows = num_tokens if model == "target" else 1
-                seconds = _time_pass(meters[model].model, num_tokens, num_rows)
+                seconds = _time_pass(timed[model].model, num_tokens, num_rows)
                 found.passes[model].add(num_tokens, 1e3 * seconds)
                 spent += seconds
 
@@ -186,8 +187,8 @@ def num_tokens_at_most(num_tokens: int, longest: int) -> int:
 
 def model_source(name: str, draft: Model) -> Source:
     """A draft model as a source."""
-    meter = Meter(draft)
-    return Source(name, lambda: ModelDrafter(meter), meter)
+    timed = TimedModel(draft)
+    return Source(name, lambda: ModelDrafter(timed), timed)
 
 
 def _time_pass(model: Model, num_tokens: int, num_rows: int) -> float:

@@ -17,7 +17,7 @@ READ = UNUSED + 1
 """The sequence that holds the prompt which generations begin from: an id that no engine gives out."""
 
 
-class Meter(WrappedModel):
+class TimedModel(WrappedModel):
     """A model as it is, with the seconds of its passes added up. Between `read` and `forget` every new sequence begins
     with the prompt that was read: caches are derived, so the engine feeds what is left and nothing else changes."""
 
@@ -100,7 +100,7 @@ class Recorder:
     """The policy of fixed lengths, with a record of every round; `draft` is the model that drafts, if one does."""
 
     k: int = 0
-    draft: Meter | None = None
+    draft: TimedModel | None = None
     ticks: list[Tick] = field(default_factory=list)
     num_emitted: int = 0
     _drafted_s: float = 0.0

@@ -14,6 +14,7 @@ from forerun.runtime.wrapped import WrappedModel
 from forerun.types import Span
 
 NUM_NOISE = 61
+"""Rows of noise that there are, one for each token id modulo this."""
 SPREAD = 1.0
 """Standard deviation of logits of noise: what a head of random weights gives behind a normalised state."""
 

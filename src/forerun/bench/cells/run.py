@@ -49,12 +49,12 @@ class CellRun:
 
 def run_cell(
     llm: LLM,
-    sides: Sequence[Contender],
+    contenders: Sequence[Contender],
     prompts: Sequence[Sequence[Sequence[int]]],
     params: SamplingParams,
     how: Measuring,
 ) -> CellRun:
-    """Measure every side on every set of prompts in turn. Ctrl-C ends it, and what was measured until then is
+    """Measure every contender on every set of prompts in turn. Ctrl-C ends it, and what was measured until then is
     returned."""
     found, probe, report = CellRun(), how.probe, how.report
     kept = KeptPrompts(llm.engine.target)
@@ -68,21 +68,21 @@ def run_cell(
         started = perf_counter()
         _probe(found, probe, started)
         # What a first block does once: pages, caches, measured costs. It is not counted; fixed choices share a drafter.
-        for side in {side.name.partition(" k=")[0]: side for side in sides}.values():
-            report(f"warming up {side.name}", 0, 1)
-            run_block(llm, *side.make(), prompts[0][:1], params, kept)
+        for contender in {contender.name.partition(" k=")[0]: contender for contender in contenders}.values():
+            report(f"warming up {contender.name}", 0, 1)
+            run_block(llm, *contender.make(), prompts[0][:1], params, kept)
         while how.most_turns is None or turn < how.most_turns:
             spent, at = perf_counter() - started, turn % len(prompts)
             if turn and spent * (turn + 1) / turn > how.budget_s:
                 break
-            here = [side for side in sides if side.name not in found.dropped]
+            here = [contender for contender in contenders if contender.name not in found.dropped]
             order = _order(here, turn)
-            for place, side in enumerate(order):
-                report(f"turn {turn + 1}: {side.name}", place, len(order))
+            for place, contender in enumerate(order):
+                report(f"turn {turn + 1}: {contender.name}", place, len(order))
                 before = found.probes[-1][1]
-                block = run_block(llm, *side.make(), prompts[at], params, kept)
+                block = run_block(llm, *contender.make(), prompts[at], params, kept)
                 around = before, _probe(found, probe, started)
-                found.entries.append(Entry(side.name, at, turn, around, perf_counter() - started, block))
+                found.entries.append(Entry(contender.name, at, turn, around, perf_counter() - started, block))
             turn += 1
             _drop_hopeless(found, here, turn // len(prompts), turn)
     except KeyboardInterrupt:
@@ -103,11 +103,11 @@ def check_prompts(name: str, prompts: Sequence[Sequence[Sequence[int]]], num_tok
         )
 
 
-def _order(sides: Sequence[Contender], turn: int) -> list[Contender]:
-    """The sides of a turn: fixed ones in a balanced order, the others in every gap between a few of them, in an order
-    that is balanced as well."""
-    fixed = [side for side in sides if side.is_fixed]
-    others = [side for side in sides if not side.is_fixed]
+def _order(contenders: Sequence[Contender], turn: int) -> list[Contender]:
+    """The contenders of a turn: fixed ones in a balanced order, the others in every gap between a few of them, in an
+    order that is balanced as well."""
+    fixed = [contender for contender in contenders if contender.is_fixed]
+    others = [contender for contender in contenders if not contender.is_fixed]
     fixed = [fixed[place] for place in turn_order(len(fixed), turn)]
     groups = [fixed[start : start + PLAIN_EVERY] for start in range(0, len(fixed), PLAIN_EVERY)] or [[]]
     order: list[Contender] = []
@@ -123,13 +123,13 @@ def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
     return reading
 
 
-def _drop_hopeless(found: CellRun, sides: Sequence[Contender], times: int, turns: int) -> None:
+def _drop_hopeless(found: CellRun, contenders: Sequence[Contender], times: int, turns: int) -> None:
     """Let fixed choices go that are clearly not the best one."""
     share = max(share for after, share in HOPELESS if times >= after)
     gains = {}
-    for side in sides:
-        gain = gain_of(found.entries, side.name, PLAIN) if side.is_fixed else None
+    for contender in contenders:
+        gain = gain_of(found.entries, contender.name, PLAIN) if contender.is_fixed else None
         if gain is not None:
-            gains[side.name] = gain
+            gains[contender.name] = gain
     best = max(gains.values(), default=0.0)
     found.dropped.update({name: turns for name, gain in gains.items() if gain < share * best})
