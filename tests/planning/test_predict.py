@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forerun.planning.predict import Costs, Host, predict
 from forerun.planning.replay import Rounds
-from forerun.planning.scaling import Surface, gain, measure_surface
+from forerun.planning.scaling import Drafting, Surface, gain, measure_surface
 from forerun.planning.session import STALL, Generation, Session, Timings
 from forerun.runtime.toy import ToyModel
 from forerun.types import CostCurve, Round
@@ -103,7 +103,7 @@ def test_load_by_hand() -> None:
 def test_gain_where_few_rounds_draft() -> None:
     """One round in ten has a draft: nine tenths of the rows of drafts, and of their passes, are not there."""
     target = Surface(CostCurve(0, {1: 30.0, 5: 50.0}), {1: 0.0, 5: 0.0}, 1000)
-    found = gain(target, None, Host(1.0, 0.5), {0: 1.0, 4: 1.2}, 1, 0, drafting=0.1)
+    found = gain(target, Drafting(None, Host(1.0, 0.5), {0: 1.0, 4: 1.2}, 0.1), 1, 0)
     assert found.speedup == pytest.approx(1.2 * 31.0 / (30 + 0.1 * 20 + 1 + 0.1 * 4 * 0.5))
 
 
@@ -111,7 +111,7 @@ def test_gain_falls_with_batch_where_rows_cost() -> None:
     target = Surface(CostCurve(0, {1: 30.0, 8: 30.0, 64: 240.0}), {1: 0.0, 9: 0.0}, 1000)
     draft = Surface(CostCurve(0, {1: 3.0, 64: 3.0}), {1: 0.0, 9: 0.0}, 1000)
     tokens = {0: 1.0, 4: 3.0, 8: 4.0}
-    found = [gain(target, draft, Host(0.1), tokens, n, 100) for n in (1, 4, 16)]
+    found = [gain(target, Drafting(draft, Host(0.1), tokens), n, 100) for n in (1, 4, 16)]
     assert [one.speedup for one in found] == sorted((one.speedup for one in found), reverse=True)
     assert found[0].k > 0
     assert found[-1].k == 0

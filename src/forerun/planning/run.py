@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -18,7 +18,7 @@ from forerun.planning.memory import installed, needs
 from forerun.planning.predict import Costs, Host, Prediction, predict
 from forerun.planning.replay import acceptance, acceptance_by_depth, replay
 from forerun.planning.roofline import Roofline, measure_tflops
-from forerun.planning.scaling import Surface, gain, measure_surface
+from forerun.planning.scaling import Drafting, Surface, gain, measure_surface
 from forerun.planning.session import Session
 from forerun.planning.shapes import Shape
 from forerun.runtime.base import Model
@@ -197,13 +197,9 @@ class _Summary:
         draft = None if name in FREE_DRAFTERS else self.surfaces[name]
         predictions = self.predictions[name]
         tokens = {k: one.tokens_per_round for k, one in predictions.items()}
-        drafting = predictions[self.longest].drafting
-        found = gain(
-            self.surfaces[self.target.name], draft, self.costs[name].host, tokens, sequences, context, drafting
-        )
-        return {
-            "k": found.k, "speedup": found.speedup, "longest": found.longest, "is_extrapolated": found.is_extrapolated
-        }  # fmt: skip
+        drafting = Drafting(draft, self.costs[name].host, tokens, predictions[self.longest].drafting)
+        found = gain(self.surfaces[self.target.name], drafting, sequences, context)
+        return asdict(found)
 
     def _roofline(self) -> dict[str, Any]:
         """What bounds a pass: its bytes at the probe's speed, or its arithmetic at the peak."""
@@ -213,13 +209,7 @@ class _Summary:
         for ready in (self.target, *self.drafts):
             if ready.shape is None or ready.weight_bytes is None:
                 continue
-            shape = Shape(
-                ready.name,
-                ready.shape.parameters,
-                ready.weight_bytes,
-                ready.shape.stored_bytes,
-                ready.shape.cache_bytes,
-            )
+            shape = replace(ready.shape, weight_bytes=ready.weight_bytes)
             context = self.curves[ready.name].context if ready.name in self.curves else 0
             models[ready.name] = {
                 "weight_bytes": ready.weight_bytes, "parameters": shape.parameters, "ridge_rows": machine.ridge(shape),

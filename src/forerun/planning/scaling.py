@@ -112,27 +112,27 @@ class Gain:
     is_extrapolated: bool
 
 
-def gain(
-    target: Surface,
-    draft: Surface | None,
-    host: Host,
-    tokens: Mapping[int, float],
-    sequences: int,
-    context: int,
-    drafting: float = 1.0,
-) -> Gain:
-    """`tokens[k]`: tokens per round, the same whatever the load. The host's part is paid for every sequence. Of k
-    tokens a share `drafting` is proposed on average: rows and passes of drafts are taken to be that share fewer."""
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """A source at any load: the draft model's passes (None: it has none), the host's part of a sequence's round, and
+    `tokens[k]` per round, the same whatever the load. Of k tokens a `share` is proposed on average: rows and passes of
+    drafts are taken to be that share fewer."""
+
+    draft: Surface | None
+    host: Host
+    tokens: Mapping[int, float]
+    share: float = 1.0
+
+
+def gain(target: Surface, drafting: Drafting, sequences: int, context: int) -> Gain:
+    """What drafting brings with `sequences` sequences behind `context` tokens each."""
+    draft, host, tokens, share = drafting.draft, drafting.host, drafting.tokens, drafting.share
 
     def round_ms(k: int) -> float:
-        spent = 0.0 if draft is None else drafting * k * draft.at(1, sequences, context)
+        spent = 0.0 if draft is None else share * k * draft.at(1, sequences, context)
         plain, drafted = target.at(1, sequences, context), target.at(k + 1, sequences, context)
-        return (
-            spent
-            + plain
-            + drafting * (drafted - plain)
-            + sequences * (host.plain_ms + drafting * k * host.per_token_ms)
-        )
+        host_ms = sequences * (host.plain_ms + share * k * host.per_token_ms)
+        return spent + plain + share * (drafted - plain) + host_ms
 
     speedups = {k: tokens[k] * round_ms(0) / round_ms(k) for k in tokens}
     longest = max(tokens)
