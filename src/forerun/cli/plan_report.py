@@ -99,13 +99,15 @@ def _behind(document: Mapping[str, Any], name: str) -> str:
 
 
 def _costs(costs: Mapping[str, float], roof: Mapping[str, Any] | None) -> Table:
+    """Passes by rows, and what binds them; with the roofline's own milliseconds where passes were measured."""
     heads = ["rows", *costs]
     lines = [
         ["ms a pass", *(_ms(value) for value in costs.values())],
         ["of one row", *(f"{value / costs['1']:.2f}x" for value in costs.values())],
     ]
-    if roof is not None:
+    if roof is not None and "floor_ms" in roof:
         lines.append(["roofline, ms", *(f"{roof['floor_ms'][rows]:.1f}" for rows in costs)])
+    if roof is not None:
         lines.append(["binds", *(roof["bound"][rows] for rows in costs)])
     return heads, lines
 
@@ -136,12 +138,7 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
         )
     for name, costs in {target: document["target_cost_ms"], **document["draft_cost_ms"]}.items():
         bound = document["roofline"][name]
-        lines = [
-            ["ms a pass", *(_ms(value) for value in costs.values())],
-            ["of one row", *(f"{value / costs['1']:.2f}x" for value in costs.values())],
-            ["binds", *(bound["bound"][rows] for rows in costs)],
-        ]
-        parts += ["", f"{name}: arithmetic binds from {bound['ridge_rows']:.0f} rows on", (["rows", *costs], lines)]
+        parts += ["", f"{name}: arithmetic binds from {bound['ridge_rows']:.0f} rows on", _costs(costs, bound)]
     return parts
 
 

@@ -76,7 +76,8 @@ class Measurement:
                         name, k = order[variant]
                         what = f"prompt {index + 1} of {len(prompts)}: {name}" + f", k = {k}" * bool(k)
                         report(what, index * len(order) + place, total)
-                        self.session.generations.append(self._generate(name, k, drafters, prompt, num_tokens))
+                        made = self._generate(name, k, drafters.get(name), prompt, num_tokens)
+                        self.session.generations.append(made)
                         self.session.probes.append(probe.measure())
         report("measured", total, total)
         return self.session
@@ -85,14 +86,14 @@ class Measurement:
     def _prepared(self, prompt: Sequence[int], num_tokens: int, context: int | None) -> Iterator[dict[str, Keeping]]:
         """Everything has read the prompt and is warm; passes can be timed. Let go of at the end."""
         models = [self.target, *(source.draft for source in self.sources.values() if source.draft)]
-        drafters = {name: Keeping(source.make()) for name, source in self.sources.items()}
+        drafters = {name: Keeping(source.make(), source.draft) for name, source in self.sources.items()}
         try:
             self.target.read(prompt[:-1])
             around = context if context is not None else len(prompt) + num_tokens // 2
             self.session.contexts.append(min(self._begin_passes(model.model, around) for model in models))
-            self._rounds(None, None, 0, prompt, WARM_TOKENS)
-            for name, source in self.sources.items():
-                ticks = self._rounds(source, drafters[name], self.longest, prompt, WARM_TOKENS)
+            self._rounds(None, 0, prompt, WARM_TOKENS)
+            for name, drafter in drafters.items():
+                ticks = self._rounds(drafter, self.longest, prompt, WARM_TOKENS)
                 self._note_reading(name, ticks)
             yield drafters
         finally:
@@ -118,15 +119,14 @@ class Measurement:
             self.session.reading_ms.setdefault(name, []).append(1e3 * reading)
 
     def _generate(
-        self, name: str, k: int, drafters: Mapping[str, Keeping], prompt: Sequence[int], num_tokens: int
+        self, name: str, k: int, drafter: Keeping | None, prompt: Sequence[int], num_tokens: int
     ) -> Generation:
         """One generation with passes between its rounds."""
         found = Generation(name, k)
-        source = self.sources.get(name)
         rota = [("target", 1), ("target", k + 1)] if k else [("target", 1)]
         timed = {"target": self.target}
-        if source is not None and source.draft is not None:
-            timed["draft"] = source.draft
+        if drafter is not None and drafter.draft is not None:
+            timed["draft"] = drafter.draft
             rota = [("target", 1), ("draft", 1), ("target", k + 1), ("draft", 2), ("draft", 1)]
         turns, spent = cycle(rota), 0.0
 
@@ -139,7 +139,7 @@ class Measurement:
                 found.passes[model].add(num_tokens, 1e3 * seconds)
                 spent += seconds
 
-        ticks = self._rounds(source, drafters.get(name), k, prompt, num_tokens, MIN_TIMED, between)
+        ticks = self._rounds(drafter, k, prompt, num_tokens, MIN_TIMED, between)
         # Tokens are counted over the same stretch of text at every k, time over all rounds.
         written = accumulate(tick.round.num_emitted for tick in ticks)
         needed = 1 + next(place for place, count in enumerate(written) if count > num_tokens)
@@ -150,7 +150,6 @@ class Measurement:
 
     def _rounds(
         self,
-        source: Source | None,
         drafter: Keeping | None,
         k: int,
         prompt: Sequence[int],
@@ -161,7 +160,7 @@ class Measurement:
         """The rounds of one generation, whole ones, until `num_tokens` tokens are written behind the first and
         `num_timed` rounds could be timed."""
         recorder = self._recorder
-        recorder.draft = None if source is None else source.draft
+        recorder.draft = None if drafter is None else drafter.draft
         llm = LLM(self.target, self.tokenizer, drafter, recorder)
         recorder.start(k)
         most = num_tokens_at_most(num_tokens, self.longest)

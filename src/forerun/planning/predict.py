@@ -93,13 +93,13 @@ def predict(
         depth_tokens = 1.0 + with_draft * (tokens_per_round(by_depth, k) - 1.0)
         found[k] = Prediction(
             k,
-            rounds.tokens,
-            round_ms,
-            plain_ms,
-            sum(share * count for count, share in proposed.items()) / k if k else 0.0,
-            break_even(k, costs.round_ms(k, rounds.whole) / plain_ms) if k else None,
-            depth_tokens * plain_ms / round_ms,
-            textbook_from_accepted(rounds.accepted, k, costs.ratio),
-            textbook_from_acceptance(acceptance or 0.0, k, costs.ratio),
+            tokens_per_round=rounds.tokens,
+            round_ms=round_ms,
+            plain_ms=plain_ms,
+            drafting=sum(share * count for count, share in proposed.items()) / k if k else 0.0,
+            break_even=break_even(k, costs.round_ms(k, rounds.whole) / plain_ms) if k else None,
+            by_depth=depth_tokens * plain_ms / round_ms,
+            textbook_accepted=textbook_from_accepted(rounds.accepted, k, costs.ratio),
+            textbook_acceptance=textbook_from_acceptance(acceptance or 0.0, k, costs.ratio),
         )
     return found

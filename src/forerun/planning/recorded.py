@@ -53,10 +53,10 @@ class TimedModel(WrappedModel):
 
 class Keeping:
     """A drafter that does not release its first sequence before `end`: a draft model's later caches of the same prompt
-    are forked from that one's, so that the prompt is read once."""
+    are forked from that one's, so that the prompt is read once. `draft` is the model that drafts, if one does."""
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+    def __init__(self, drafter: Drafter, draft: TimedModel | None = None) -> None:
+        self._drafter, self.draft = drafter, draft
         self._kept: int | None = None
 
     @property
