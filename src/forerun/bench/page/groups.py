@@ -76,15 +76,23 @@ def group_part(group: Group) -> str:
                "Acceptance by depth, where all before it was accepted"),
         *(figure(columns(counts, "draft tokens verified in a round (k)"), f"How long {name} drafted: rounds by k")
           for name, counts in _lengths(group.figures).items()),
-        figure(lines({"GB/s": group.probes}, "seconds", "GB/s"), "Memory bandwidth while this was measured"),
+        bandwidth(group.probes),
     ]  # fmt: skip
     columns_ = ("variant", "tokens/s", "whole, tokens/s", "over plain", "tokens/pass", "accepted", "sources")
     return grid(plots) + table(columns_, (_row(group, name) for name in group.figures))
 
 
+def bandwidth(readings: list[Point]) -> str:
+    """The plot of a probe's readings (seconds, GB/s)."""
+    return figure(lines({"GB/s": readings}, "seconds", "GB/s"), "Memory bandwidth while this was measured")
+
+
 def _row(group: Group, name: str) -> list[str]:
     figures = group.figures[name]
     ratio = group.over_plain.get(name)
+    over = "1" if name == PLAIN else "–"
+    if ratio is not None:
+        over = "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
     whole = figures.get("whole_tokens_per_s", figures.get("end_to_end_tokens_per_s"))
     sources = figures.get("sources") or {}
     total = sum(sources.values())
@@ -92,11 +100,7 @@ def _row(group: Group, name: str) -> list[str]:
         name,
         number(figures["tokens_per_s"], 1),
         number(whole, 1),
-        "1"
-        if ratio is None and name == PLAIN
-        else "–"
-        if ratio is None
-        else "{:.2f} ({:.2f} to {:.2f})".format(*ratio),
+        over,
         number(figures.get("tokens_per_pass")),
         percent(figures.get("acceptance_rate")),
         ", ".join(f"{source or '?'} {percent(times / total)}" for source, times in sources.items()) or "–",

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.page.groups import group_part, groups_of
+from forerun.bench.page.groups import bandwidth, group_part, groups_of
 from forerun.bench.page.studies import acceptance_part, depth_part, phases_part, verdict_part
 from forerun.bench.page.svg import lines
 from forerun.bench.page.tables import facts, figure, grid, section
@@ -90,8 +90,7 @@ def _curves(document: Mapping[str, Any]) -> str:
 
 def _probe(document: Mapping[str, Any]) -> str:
     readings = (document.get("probe") or {}).get("series") or ()
-    points = [(float(at), float(reading)) for at, reading in readings]
-    return figure(lines({"GB/s": points}, "seconds", "GB/s"), "Memory bandwidth while this was measured")
+    return bandwidth([(float(at), float(reading)) for at, reading in readings])
 
 
 def _settings(document: Mapping[str, Any]) -> str:
