@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -63,7 +64,6 @@ class Bench:
     settings: Settings
     command: str
     report: Report = lambda what, done, total: None
-    probe: BandwidthProbe | None = None
 
     @property
     def draft(self) -> Model | None:
@@ -84,17 +84,14 @@ def measure_mode(
     bench: Bench, modes: Modes, prompts: Prompts, max_tokens: int | None = None
 ) -> tuple[dict[str, Any], Printer]:
     """The document of the mode that was asked for, and what prints it. `max_tokens` None: the mode's own default."""
-    used = bench.probe if bench.probe is not None else BandwidthProbe()
-    try:
+    with closing(BandwidthProbe()) as probe:
         if modes.cells:
-            return _cells(bench, modes, used, max_tokens), print_cells
+            return _cells(bench, modes, probe, max_tokens), print_cells
         if modes.phases:
-            return _phases(bench, used, max_tokens), print_phases
+            return _phases(bench, probe, max_tokens), print_phases
         if modes.depths:
-            return _depths(bench, modes, used, max_tokens or 96), print_depths
-        return _acceptance(bench, used, prompts, max_tokens or 96), print_acceptance
-    finally:
-        used.close()
+            return _depths(bench, modes, probe, max_tokens or 96), print_depths
+        return _acceptance(bench, probe, prompts, max_tokens or 96), print_acceptance
 
 
 def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | None) -> dict[str, Any]:

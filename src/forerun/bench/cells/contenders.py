@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forerun.bench.summary import PLAIN
@@ -67,19 +67,13 @@ def fixed(name: str, k: int, drafter: Drafter) -> Contender:
     return Contender(f"{name} k={k}", lambda: (drafter, policy))
 
 
-def contenders(
-    draft: Model | None,
-    adaptive: Make,
-    window: int | None = None,
-    model_k: Sequence[int] = MODEL_K,
-    copy_k: Sequence[int] = COPY_K,
-) -> list[Contender]:
+def contenders(draft: Model | None, adaptive: Make, window: int | None = None) -> list[Contender]:
     """Everybody in a cell. `window` bounds what the draft model sees (see `ModelDrafter`)."""
     found = unfixed(adaptive)
     if draft is not None:
         own = ModelDrafter(draft, window)
-        found += [fixed("model", k, own) for k in model_k]
+        found += [fixed("model", k, own) for k in MODEL_K]
     for name in COPIERS:
         copies = copier(name)
-        found += [fixed(name, k, copies) for k in copy_k]
+        found += [fixed(name, k, copies) for k in COPY_K]
     return found
