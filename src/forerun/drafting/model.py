@@ -76,7 +76,7 @@ class ModelDrafter:
     def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
         found = []
         for sequence, most in zip(sequences, longest, strict=True):
-            shape, start = self._fitting(sequence, most, Plan())
+            shape, start = self._fitting(sequence, self._at_hand(sequence, most), Plan())
             unread = self._unread(sequence, start)
             cut = start if start and self._can_see_all(sequence, shape) else 0
             found.append([Prospect("model", shape, num_unread=unread, num_cut=cut, trees=True)] if shape > 0 else [])
@@ -188,6 +188,13 @@ class ModelDrafter:
             start = len(sequence.tokens) - 1 - most
             shape = shape if self._can_feed(sequence, start) else 0
         return shape, start
+
+    def _at_hand(self, sequence: SequenceView, most: int) -> int:
+        """The longest draft up to `most` that the cache has room for as it is; `most` where it is full. Shorter than
+        one that is begun anew could serve, but what is said of it beforehand is then what every plan will find."""
+        start, _ = self._caches.extent(sequence.sequence_id)
+        room = most if self.window is None else self.window + 1 - (len(sequence.tokens) - start)
+        return min(most, room) if room > 0 else most
 
     def _can_see_all(self, sequence: SequenceView, shape: int) -> bool:
         """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens."""
