@@ -235,12 +235,13 @@ class ModelDrafter:
     def _without_twins(
         self, sequences: Sequence[SequenceView], starts: Sequence[int], most: Sequence[int | None], active: list[int]
     ) -> list[int]:
-        """Leave out new sequences of which another new one is about to feed most: a round later its cache is forked."""
+        """Leave out sequences whose cache is to begin (anew), where another such one is about to feed most of it: a
+        round later that one's cache is forked."""
         new: list[int] = []
         kept = []
         for i in active:
-            tokens = sequences[i].tokens
-            if sequences[i].sequence_id not in self._caches:
+            tokens, key = sequences[i].tokens, sequences[i].sequence_id
+            if key not in self._caches or self._caches.extent(key)[0] != starts[i]:
                 _, cached = self._caches.nearest(tokens, starts[i], most[i])
                 others = [sequences[j].tokens for j in new if starts[j] <= starts[i]]
                 saved = max((common_length(other, tokens) for other in others), default=0) - cached
