@@ -24,14 +24,14 @@ SURE = 0.9
 @dataclass(frozen=True, slots=True)
 class RoundPlans:
     """The plans of one round whose choice has been made: it makes `rate` tokens of a millisecond in this `company`, and
-    would take `plain_ms` without any draft."""
+    would take `plain_ms` without any draft. `most_more` is by how many rows each draft may outgrow what was chosen."""
 
     acceptance: Acceptance
     prices: Prices
     company: Company
     rate: float
     plain_ms: float
-    max_rows: int
+    most_more: int
 
     def plan(self, sequence_id: int, key: Key, offer: Offer, length: int, most: int) -> tuple[Plan, int]:
         """(the plan for one sequence, the depths that its draft is to have) where `length` tokens were chosen and
@@ -45,12 +45,12 @@ class RoundPlans:
             if prospect.num_unread > piece:
                 return replace(plan, shape=0, read=piece), 0
         gate: Gate = _always  # which makes the drafter say how sure it is
+        chosen = length
         if self.acceptance.is_calibrated(key):
             expected = self.acceptance.forecast(sequence_id, key, prospect, most)
             least = thresholds(expected, prospect.num_free, self.company, self.prices, self.rate)
-            chosen = length
             while (
-                length < len(least)
+                length < min(len(least), chosen + self.most_more)
                 and least[length - 1] < SURE
                 and self.company.has_time(length + 1 - chosen, chosen, self.prices)
             ):
@@ -58,20 +58,17 @@ class RoundPlans:
             gate = self.acceptance.gate(sequence_id, key, prospect, least)
         plan = replace(plan, shape=length, gate=gate)
         if prospect.trees and not prospect.num_free:
-            plan = self._with_siblings(plan, sequence_id, key, offer)
+            plan = self._with_siblings(plan, sequence_id, key, offer, chosen + self.most_more - length)
         return plan, min(length, prospect.longest)
 
-    def _with_siblings(self, plan: Plan, sequence_id: int, key: Key, offer: Offer) -> Plan:
-        """The plan of a chain, with second choices where rows are cheap."""
+    def _with_siblings(self, plan: Plan, sequence_id: int, key: Key, offer: Offer, most: int) -> Plan:
+        """The plan of a chain, with `most` second choices at most, where rows are cheap."""
         length = plan.shape
         value = self.acceptance.forecast(sequence_id, key, offer.prospect, length).value
         num_rows = self.company.num_rows + (length if self.company.num_drafting <= 1 else 0)
         spare_ms = self.company.spare_ms / max(self.company.num_drafting, 1)
-        tree = comb_by_widths(
-            widths(
-                value, self.acceptance.siblings(key), self.prices, self.rate, num_rows, self.max_rows - length, spare_ms
-            )
-        )
+        siblings = self.acceptance.siblings(key)
+        tree = comb_by_widths(widths(value, siblings, self.prices, self.rate, num_rows, most, spare_ms))
         return replace(plan, shape=len(tree), tree=tree) if len(tree) > length else plan
 
     def _piece(self) -> int:
