@@ -124,3 +124,13 @@ def test_where_no_view_helps_little_is_read() -> None:
     plain = fixed_rate(cell, cell.sources[0], 0, 0)
     runs = [play(cell, 600, seed)[0] for seed in range(3)]
     assert fmean(run.expected_rate(50) for run in runs) >= 0.98 * plain
+
+
+def test_texts_that_are_read_together_stall_no_round() -> None:
+    """Sixteen prompts, of each of which 128 tokens are wanted: 2,048 in one pass would take twelve plain rounds."""
+    source = Source("model", always(0.95))
+    cell = world(slope=0.05, draft=0.2, sources=[source], num_prompt=2000, num_sequences=16, noise=0.0)
+    run, plans = play(cell, 60, 0)
+    drafting = [sum(plan.shape > 0 for plan in plans[start : start + 16]) for start in range(0, len(plans), 16)]
+    assert max(drafting[-10:]) >= 12  # those who wait come to it
+    assert max(run.usual_ms) <= 8.0 * cell.target_ms(16)  # four for the round, three for what is read

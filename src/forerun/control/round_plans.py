@@ -14,14 +14,15 @@ from forerun.topology import comb_by_widths
 from forerun.types import Gate, Plan
 
 PIECE_OF_ROUND = 3.0
-"""A text is read by the draft model in pieces that take at most so many plain rounds, so that no stream stalls."""
+"""Texts are read by the draft model in pieces that take at most so many plain rounds, all that are read in one round
+together, so that no stream stalls."""
 FEW_UNREAD = 32
 """Unread tokens that are read by the way, in the first pass of a draft."""
 SURE = 0.9
 """Where a further token is worth drafting only if all before it are accepted so surely, none is planned."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundPlans:
     """The plans of one round whose choice has been made: it makes `rate` tokens of a millisecond in this `company`, and
     would take `plain_ms` without any draft. `most_more` is by how many rows each draft may outgrow what was chosen."""
@@ -32,18 +33,22 @@ class RoundPlans:
     rate: float
     plain_ms: float
     most_more: int
+    num_read: int = 0
+    """Tokens of long texts that were planned to be read so far."""
 
     def plan(self, sequence_id: int, key: Key, offer: Offer, length: int, most: int) -> tuple[Plan, int]:
         """(the plan for one sequence, the depths that its draft is to have) where `length` tokens were chosen and
-        `most` can be had: the reading that it needs first (0 depths), or a draft that a gate may end."""
+        `most` can be had: the reading that it needs first (0 depths), or a draft that a gate may end. Who comes when the
+        round has no time left for reading waits for a later one, and does nothing."""
         prospect = offer.prospect
         plan = Plan(length, prospect.source, most_unread=offer.most_unread, whole=offer.whole)
         if length <= prospect.num_free:
             return plan, min(length, prospect.longest)
         if prospect.num_unread > FEW_UNREAD:
-            piece = self._piece()
-            if prospect.num_unread > piece:
-                return replace(plan, shape=0, read=piece), 0
+            num_left = max(self._piece() - self.num_read, 0)
+            self.num_read += min(prospect.num_unread, num_left)
+            if prospect.num_unread > num_left:
+                return replace(plan, shape=0, read=num_left), 0
         gate: Gate = _always  # which makes the drafter say how sure it is
         chosen = length
         if self.acceptance.is_calibrated(key):
