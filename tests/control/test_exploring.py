@@ -96,8 +96,11 @@ def test_forgetting_a_sequence_leaves_the_others() -> None:
     credit = Credit(1.0)
     for key in ((1, "model"), (2, "model"), "plain"):
         credit.note_used(key, 0)
-    credit.forget(1)
+    credit.note_used((3, "model"), 0)
+    credit.forget(1, 3)
+    credit.forget()
     credit.earn(1000.0)
+    assert not credit.spend((3, "model"), 1.0, 100)
     assert not credit.spend((1, "model"), 1.0, 100)  # seen for the first time now
     assert credit.spend((2, "model"), 1.0, 100)
     assert credit.spend("plain", 1.0, 100)

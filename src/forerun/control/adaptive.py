@@ -267,12 +267,12 @@ class AdaptiveLength:
         """Drop sequences that have not been seen for a while, and learn from them how long answers are."""
         if self._num_rounds % 64:
             return
-        for sequence_id, known in list(self._known.items()):
-            if self._num_rounds - known.last_seen > 64:
-                self._usual_length += 0.1 * (known.num_output - self._usual_length)
-                self.acceptance.forget(sequence_id)
-                self._credit.forget(sequence_id)
-                del self._known[sequence_id]
+        ended = [key for key, known in self._known.items() if self._num_rounds - known.last_seen > 64]
+        for sequence_id in ended:
+            known = self._known.pop(sequence_id)
+            self._usual_length += 0.1 * (known.num_output - self._usual_length)
+        self.acceptance.forget(*ended)
+        self._credit.forget(*ended)
 
 
 _PLAIN = "plain"

@@ -55,7 +55,8 @@ class Credit:
         if key in self._gaps:
             self._gaps[key] = (FIRST_GAP, self._gaps[key][1])
 
-    def forget(self, sequence_id: int) -> None:
-        """Drop the keys that begin with a sequence's id."""
-        for key in [key for key in self._gaps if isinstance(key, tuple) and key[0] == sequence_id]:
+    def forget(self, *sequence_ids: int) -> None:
+        """Drop the keys that begin with one of these sequences' ids."""
+        ended = frozenset(sequence_ids)
+        for key in [key for key in self._gaps if isinstance(key, tuple) and key[0] in ended]:
             del self._gaps[key]
