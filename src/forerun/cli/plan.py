@@ -86,7 +86,7 @@ def plan(
             "export": export,
             "plot": plot,
         }
-        _simulate(world, sheet, here, target, sequences or 1, others, as_json)
+        _simulate(world, sheet, here, target, 1 if sequences is None else sequences, others, as_json)
         return
     _refuse(world, "is for simulations", "add --simulate, or leave it out")
     if target is None:
