@@ -183,6 +183,7 @@ class ModelDrafter:
         shape, start = self._served(sequence, shape)
         if plan.whole and start and self._can_see_all(sequence, shape):
             start = 0
+            shape = shape if self.window is None else min(shape, self.window + 1 - len(sequence.tokens))
         most = plan.most_unread
         if shape > 0 and most is not None and self._unread(sequence, start) > most:
             start = len(sequence.tokens) - 1 - most
@@ -197,8 +198,11 @@ class ModelDrafter:
         return min(most, room) if room > 0 else most
 
     def _can_see_all(self, sequence: SequenceView, shape: int) -> bool:
-        """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens."""
-        is_short = self.window is None or len(sequence.tokens) + max(shape, 1) - 1 <= self.window
+        """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens, or of a quarter of
+        the window where that is less."""
+        is_short = True
+        if self.window is not None:
+            is_short = len(sequence.tokens) + max(min(shape, self.window // 4 + 1), 1) - 1 <= self.window
         return is_short and self._can_feed(sequence, 0)
 
     def _served(self, sequence: SequenceView, shape: int) -> tuple[int, int]:
