@@ -38,8 +38,8 @@ class RoundPlans:
 
     def plan(self, sequence_id: int, key: Key, offer: Offer, length: int, most: int) -> tuple[Plan, int]:
         """(the plan for one sequence, the depths that its draft is to have) where `length` tokens were chosen and
-        `most` can be had: the reading that it needs first (0 depths), or a draft that a gate may end. Who comes when the
-        round has no time left for reading waits for a later one, and does nothing."""
+        `most` can be had: the reading that it needs first (0 depths), or a draft that a gate may end. Who comes when
+        the round has no time left for reading waits for a later one, and does nothing."""
         prospect = offer.prospect
         plan = Plan(length, prospect.source, most_unread=offer.most_unread, whole=offer.whole)
         if length <= prospect.num_free:
