@@ -312,6 +312,26 @@ def test_runs_of_a_file_are_pooled_and_told_apart(tmp_path: Path) -> None:
     assert alone["contenders"][PLAIN]["blocks"] == 4
 
 
+def test_a_run_behind_one_that_was_cut_short_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "cells.jsonl"
+    append(path, line(run="r1"))
+    whole = path.read_text(encoding="utf-8")
+    for cut in ('{"kind": "forerun-cell-run", "cel', '{"ki', whole[:-2]):  # stopped while it wrote
+        path.write_text(whole + cut, encoding="utf-8")
+        append(path, line(run="r2"))
+        assert [one["run"] for one in read_lines(path)] == ["r1", "r2"]
+    path.write_text(whole[:-1], encoding="utf-8")  # an editor took the last end of a line
+    append(path, line(run="r2"))
+    assert [one["run"] for one in read_lines(path)] == ["r1", "r2"]
+
+
+def test_nothing_of_somebody_elses_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("one\ntwo", encoding="utf-8")
+    append(path, line())
+    assert path.read_text(encoding="utf-8").startswith("one\ntwo\n{")
+
+
 def test_runs_that_are_not_alike_are_kept_apart() -> None:
     found = pooled([line(), line(target="other"), line(num_tokens=48), line()])
     assert len(found["cells"]) == 3

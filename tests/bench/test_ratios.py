@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,15 @@ def test_blocks_in_which_the_machine_changed_are_left_out() -> None:
     figures = cell_figures([entry(PLAIN, 10), changed, entry(WARM, 10)])
     assert figures["unsteady"] == 1
     assert figures["adaptive"][WARM]["never_slower"]["decoding"]["ratio"]["ratio"] == pytest.approx(1.0)
+
+
+def test_a_block_that_its_first_step_wrote_has_no_speed() -> None:
+    """Prompts are read beforehand, and a copying drafter may be right about all of a short answer."""
+    at_once = entry(WARM, 10)
+    at_once = replace(at_once, block=replace(at_once.block, num_first=101, num_decoded=0))
+    assert strata_of([at_once], decoding) == strata_of([at_once], whole) == {}
+    figures = cell_figures([entry(PLAIN, 10), at_once, entry(WARM, 20)])
+    assert figures["adaptive"][WARM]["never_slower"]["decoding"]["ratio"]["ratio"] == pytest.approx(2.0)
 
 
 def noisy(random: np.random.Generator, truth: float, prompts: int, blocks: int) -> list[Entry]:

@@ -117,6 +117,19 @@ def test_forget_leaves_what_the_sequence_taught_everybody() -> None:
     known.forget(12345)
 
 
+def test_several_are_forgotten_at_once() -> None:
+    """In time that grows with what is known and not with its square: answers of a few tokens end by the thousand."""
+    known = Acceptance()
+    for sequence_id in range(30):
+        known.observe(KEY, MODEL, 2, True, done(2, 0, sequence_id, sure=(0.5, 0.5)))
+    kept = forecast(known, 29)
+    known.forget(*range(29))
+    assert forecast(known, 29) == kept != forecast(known, 3) == forecast(known, 77)
+    assert {key[0] for key in known._shifts} == {key[0] for key in known._sureness} == {29}
+    known.forget()
+    assert forecast(known, 29) == kept
+
+
 def test_silence_makes_a_sequences_number_less_sure() -> None:
     known = Acceptance()
     for _ in range(30):

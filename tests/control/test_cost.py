@@ -108,6 +108,15 @@ def test_what_a_cached_token_costs_may_be_told() -> None:
     assert found.at(4, 1100.0) - found.at(4, 100.0) == pytest.approx(40.0)
 
 
+def test_a_text_shorter_than_measured_costs_half_at_least() -> None:
+    """However much a cached token is said to cost: a price of nothing, or less, would be divided by."""
+    found = PassCost(CostCurve(1000, {1: 10.0, 8: 10.0}), per_cached_ms=0.1)
+    assert found.at(1, 990.0) == pytest.approx(9.0)
+    assert found.at(1, 0.0) == found.at(8, 0.0) == pytest.approx(5.0)
+    found.note(1, 0.0, 5.0)
+    assert found.factor == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("rows,milliseconds", [(0, 5.0), (-1, 5.0), (1, 0.0), (1, -1.0), (1, math.inf), (1, math.nan)])
 def test_what_is_no_pass_teaches_nothing(rows: int, milliseconds: float) -> None:
     found = warm()

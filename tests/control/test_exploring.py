@@ -81,6 +81,21 @@ def test_a_sequence_may_lose_in_advance_what_it_will_have_earned() -> None:
     assert tries(credit, FIRST_GAP + 1, 2.0, 0.0) == [FIRST_GAP]
 
 
+@pytest.mark.parametrize("num_rounds", [1, 3, 30])
+def test_what_is_given_in_advance_is_not_earned_once_more(num_rounds: int) -> None:
+    """Many short answers, each of which promised to be long, or one after the other that keeps what it promised."""
+    credit = Credit(0.01)
+    spent = 0.0
+    for _ in range(300):
+        credit.allow(1000.0)
+        for _ in range(num_rounds):
+            spent += 2.0 if credit.take(2.0) else 0.0
+            credit.earn(30.0)
+    share = 0.01 * 30.0 * num_rounds * 300
+    assert spent <= share + 2 * 4.0 * 2.0  # what was saved up, and what was given in advance
+    assert spent >= 0.9 * share
+
+
 def test_hope_is_paid_for_from_the_same_budget() -> None:
     credit = Credit(0.01)
     assert credit.take(0.0)  # what costs nothing is free
@@ -96,8 +111,11 @@ def test_forgetting_a_sequence_leaves_the_others() -> None:
     credit = Credit(1.0)
     for key in ((1, "model"), (2, "model"), "plain"):
         credit.note_used(key, 0)
-    credit.forget(1)
+    credit.note_used((3, "model"), 0)
+    credit.forget(1, 3)
+    credit.forget()
     credit.earn(1000.0)
+    assert not credit.spend((3, "model"), 1.0, 100)
     assert not credit.spend((1, "model"), 1.0, 100)  # seen for the first time now
     assert credit.spend((2, "model"), 1.0, 100)
     assert credit.spend("plain", 1.0, 100)

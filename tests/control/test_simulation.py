@@ -225,6 +225,21 @@ def test_no_row_more_than_allowed() -> None:
     assert max(found.num_drafted) == 12
 
 
+@pytest.mark.parametrize("batch,max_rows", [(1, 2), (4, 7), (4, 3), (8, 20)])
+@pytest.mark.parametrize("kind", ["sure", "wide", "both", "several"])
+def test_no_row_more_than_allowed_however_sure_or_wide_a_draft_is(kind: str, batch: int, max_rows: int) -> None:
+    """Rows are as wide as the vocabulary: neither what a gate lets go on, nor second choices, nor tries add any."""
+    informed = 0.9 if kind in ("sure", "both") else 0.0
+    sibling = 0.5 if kind in ("wide", "both") else None
+    sources = [Source("model", always(0.9), informed=informed, sibling=sibling)]
+    if kind == "several":
+        sources.append(Source("suffix", always(0.6), uses_model=False, longest=4))
+    cell = world(slope=0.0, draft=0.01, sources=sources, num_sequences=batch)
+    for seed in range(2):
+        found = simulate(policy(cell, max_rows=max_rows), cell, 150, seed)
+        assert max(found.num_drafted) <= max_rows
+
+
 # -- the simulation itself ---------------------------------------------------------------------------------------------
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.control.worlds import always, policy, world
+from tests.control.worlds import always, curve, policy, world
 
+from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.records import VIEW, Offer, offers_of, with_latest
+from forerun.control.adaptive import DOUBT, PROBE_WINDOW, USUAL_STAY
+from forerun.control.policy import Load
+from forerun.control.records import VIEW, Known, Offer, offers_of, with_latest
 from forerun.control.simulation import Source, World, fixed_rate, simulate
-from forerun.types import Plan, Prospect, Round
+from forerun.sampling import SamplingParams
+from forerun.types import CostCurve, Plan, Prospect, Round
 
 KEY = ("model", "sampled")
 
@@ -76,6 +81,28 @@ def seen(accepted: int, sequence_id: int = 1) -> Round:
     )  # fmt: skip
 
 
+def test_a_new_view_of_a_text_is_not_on_trial_again() -> None:
+    """A source that is new has the benefit of the doubt for each text once, whatever the text is seen with."""
+    known = Acceptance()
+    whole, cut = Prospect("model", 8), Prospect("model", 8, num_cut=100, context=CUT)
+    known.observe(KEY, cut, 1, True, seen(0))
+    of_whole = known.forecast(1, KEY, whole, 1)
+    assert of_whole.accepted < known.forecast(1, KEY, whole, 1, hopeful=True).accepted
+    assert known.forecast(2, KEY, whole, 1) == known.forecast(2, KEY, whole, 1, hopeful=True)
+    assert known.forecast(1, KEY, cut, 1) == known.forecast(1, KEY, cut, 1, hopeful=True)
+
+
+def test_silence_is_noticed_for_each_view() -> None:
+    for prospect in (Prospect("model", 8), Prospect("model", 8, num_cut=100, context=CUT)):
+        known = Acceptance()
+        for _ in range(50):
+            known.observe(KEY, prospect, 1, True, seen(0))
+        before = known.forecast(1, KEY, prospect, 1, hopeful=True).accepted[0]
+        for _ in range(300):
+            known.pass_by(1, KEY)
+        assert known.forecast(1, KEY, prospect, 1, hopeful=True).accepted[0] > before
+
+
 def test_each_view_is_learnt_apart_and_begins_with_the_other() -> None:
     known = Acceptance()
     whole, cut = Prospect("model", 8), Prospect("model", 8, num_cut=100, context=CUT)
@@ -89,6 +116,53 @@ def test_each_view_is_learnt_apart_and_begins_with_the_other() -> None:
     assert known.forecast(1, KEY, cut, 1).accepted[0] > 0.85
     assert known.forecast(1, KEY, whole, 1).accepted[0] < 0.1
     assert known.forecast(2, KEY, cut, 1).accepted[0] > 0.7 > 0.3 > known.forecast(2, KEY, whole, 1).accepted[0]
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_paid_for_by_the_rounds_that_a_view_is_expected_to_serve() -> None:
+    """To the end of the text for a view that is new; for one that was left before, by few rounds; and more, where a
+    text is read once more from its beginning: so nobody reads one text in turn with each view."""
+    made = policy(long_world(0.8, 0.8))
+    text: Any = SimpleNamespace(
+        sequence_id=5, tokens=range(2001), prompt_length=2000, params=SamplingParams(max_tokens=10**9)
+    )
+    prices = made._prices([text])
+    all_of_it = Prospect("model", 8, num_unread=1999)
+    one_more = prices.draft_ms(2.0) - prices.draft_ms(1.0)
+
+    def reading(offer: Offer) -> float:
+        return made._option(text, "sampled", offer, prices, 0.02).charge_ms - one_more
+
+    first = reading(Offer(all_of_it))
+    assert first > 0.0
+    assert reading(Offer(all_of_it, whole=True)) == pytest.approx(DOUBT * first)
+    made._known[5] = Known(used={("model", True), ("suffix", False)})
+    assert reading(Offer(all_of_it)) == pytest.approx(first)
+    made._known[5].used.add(("model", False))
+    again = reading(Offer(all_of_it))
+    assert again > 2.0 * first
+    assert again * USUAL_STAY == pytest.approx(prices.draft_ms(2000.0) - prices.draft_ms(2.0))
+
+
+def test_a_view_is_used_once_something_was_drafted_with_it() -> None:
+    """Reading in pieces alone is no use, or the rest of a text would be priced as if it had been left before."""
+    cell = long_world(0.8, 0.8)
+    made = policy(cell)
+    text: Any = SimpleNamespace(
+        sequence_id=5, tokens=range(200), prompt_length=199, params=SamplingParams(max_tokens=10**9), num_missing=1,
+        noise=SimpleNamespace(kind="sampled"),
+    )  # fmt: skip
+    slow = PassCost(CostCurve(0, {1: 6.0, 64: 6.0 * 64}))
+    made.draft = slow  # sixteen tokens take three plain rounds
+    (plan,) = made.plan([text], [[Prospect("model", 8, num_unread=198)]], Load(1, 0))
+    assert (plan.shape, plan.read > 0) == (0, True)
+    assert not made._known[5].used
+    made.draft = PassCost(curve(cell.draft_ms))
+    (plan,) = made.plan([text], [[Prospect("model", 8, num_unread=20)]], Load(1, 0))
+    assert plan.shape > 0
+    assert made._known[5].used == {("model", False)}
 
 
 # -- what comes of it --------------------------------------------------------------------------------------------------
@@ -122,5 +196,18 @@ def test_where_it_is_too_little_all_is_read() -> None:
 def test_where_no_view_helps_little_is_read() -> None:
     cell = long_world(0.05, 0.05)
     plain = fixed_rate(cell, cell.sources[0], 0, 0)
-    runs = [play(cell, 600, seed)[0] for seed in range(3)]
-    assert fmean(run.expected_rate(50) for run in runs) >= 0.98 * plain
+    played = [play(cell, 600, seed) for seed in range(3)]
+    assert fmean(run.expected_rate(50) for run, _ in played) >= 0.98 * plain
+    probes = [plan for _, plans in played for plan in plans if plan.shape and plan.gate is None]
+    assert probes
+    assert {plan.most_unread for plan in probes} == {PROBE_WINDOW}
+
+
+def test_texts_that_are_read_together_stall_no_round() -> None:
+    """Sixteen prompts, of each of which 128 tokens are wanted: 2,048 in one pass would take twelve plain rounds."""
+    source = Source("model", always(0.95))
+    cell = world(slope=0.05, draft=0.2, sources=[source], num_prompt=2000, num_sequences=16, noise=0.0)
+    run, plans = play(cell, 60, 0)
+    drafting = [sum(plan.shape > 0 for plan in plans[start : start + 16]) for start in range(0, len(plans), 16)]
+    assert max(drafting[-10:]) >= 12  # those who wait come to it
+    assert max(run.usual_ms) <= 8.0 * cell.target_ms(16)  # four for the round, three for what is read

@@ -128,3 +128,31 @@ def test_nothing_is_read_where_nothing_can_be_drafted_any_more() -> None:
     write_two.add([1, 2, 3, 4], SamplingParams(max_tokens=2, temperature=0))
     finish(write_two)
     assert draft.fed == []  # after the first token one is left, which the target writes itself
+
+
+class Told(InPieces):
+    """Notes the rounds in which less was read than was said to be unread."""
+
+    def __init__(self, k: int, piece: int, draft: Fed) -> None:
+        super().__init__(k, piece)
+        self.draft, self.wanted, self.short = draft, 0, list[tuple[int, int]]()
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        plans = super().plan(sequences, prospects, load)
+        self.wanted = min(self.piece, prospects[0][0].num_unread) if plans[0].read else 0
+        return plans
+
+    def update(self, rounds: Any, step: Any) -> None:
+        if self.wanted and self.draft.fed[-1] < self.wanted:
+            self.short.append((self.wanted, self.draft.fed[-1]))
+
+
+@pytest.mark.parametrize("window", [24, 40, 41])
+@pytest.mark.parametrize("prompt_length", [3, 33])
+def test_what_is_said_to_be_unread_can_be_read_where_a_window_is_nearly_full(window: int, prompt_length: int) -> None:
+    """Else a policy that reads first what it is told of reads nothing, and drafts nothing, until the window slides."""
+    draft = toy(1, Fed)
+    policy = Told(3, 5, draft)
+    write(policy, ModelDrafter(draft, window), [[i % 12 for i in range(prompt_length)]], temperature=0)
+    assert policy.short == []
+    assert policy.num_read or prompt_length <= 5

@@ -20,7 +20,7 @@ from forerun.errors import ParameterError
 from forerun.runtime.base import Rows
 from forerun.runtime.toy import ToyModel
 from forerun.sampling import SamplingParams
-from forerun.types import Span
+from forerun.types import Plan, Prospect, Span
 
 SIZE = 12
 
@@ -294,3 +294,53 @@ def test_common_length(one: list[int], other: list[int], start: int) -> None:
     rest = other[start:]
     expected = next((i for i, (a, b) in enumerate(zip(one, rest, strict=False)) if a != b), min(len(one), len(rest)))
     assert common_length(one, other, start) == expected
+
+
+class Cut(FixedLength):
+    """Five tokens of the text are read first, and after `num_cut` rounds all of it; keeps (length, what was offered)
+    of all rounds behind the first draft."""
+
+    def __init__(self, k: int, num_cut: int) -> None:
+        super().__init__(k)
+        self.num_cut, self.num_rounds = num_cut, 0
+        self.offered: list[tuple[int, Prospect]] = []
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        if not prospects[0]:
+            return super().plan(sequences, prospects, load)
+        if self.num_rounds:
+            self.offered.append((len(sequences[0].tokens), prospects[0][0]))
+        self.num_rounds += 1
+        more: dict[str, Any] = {"most_unread": 5} if self.num_rounds <= self.num_cut else {"whole": True}
+        return [replace(plan, **more) for plan in super().plan(sequences, prospects, load)]
+
+
+def test_all_of_a_text_is_offered_while_it_fits_with_a_draft_of_a_quarter() -> None:
+    """However much more could be drafted: near the end of a window nobody wants to."""
+    policy = Cut(3, 1000)
+    prompt = [(7 * i + i // 5) % SIZE for i in range(30)]
+    engine = Engine(target(), ModelDrafter(Watched(), 64), policy)
+    engine.add(prompt, SamplingParams(max_tokens=90, seed=1))
+    run(engine)
+    assert {bool(one.num_cut) for _, one in policy.offered} == {True, False}
+    for length, one in policy.offered:
+        assert bool(one.num_cut) == (length + min(one.longest, 17) - 1 <= 64)
+        assert one.num_cut in (0, 25)
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+@pytest.mark.parametrize("num_cut", [1, 2, 4])
+def test_a_text_that_is_seen_whole_after_all_stays_within_the_window(k: int, num_cut: int) -> None:
+    prompt = [(7 * i + i // 5) % SIZE for i in range(30)]
+    plain = complete(target(), prompt, max_tokens=90, seed=1)[1]
+    draft = Watched(seed=1)  # a stranger's: drafts are rejected, so that rounds are many
+    policy = Cut(k, num_cut)
+    engine = Engine(target(), Checked(draft, 64), policy)
+    sequence = engine.add(prompt, SamplingParams(max_tokens=90, seed=1))
+    run(engine)
+    assert sequence.tokens[30:] == plain
+    assert draft.longest <= 64
+    whole = [len(span.tokens) for spans in draft.passes for span in spans if span.start == 0]
+    assert sum(30 < num <= 64 for num in whole) >= 1  # all of it was read
+    assert any(one.num_cut for _, one in policy.offered[:num_cut])
+    assert not any(one.num_cut for _, one in policy.offered[num_cut:])

@@ -6,6 +6,7 @@ Models tell made-up costs, so that what is drafted changes from round to round: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.verification.laws import (
     shared_noise,
     target_law,
     violations,
+    windowed_drafter,
 )
 from tests.verification.test_level1_engine import FILTERS
 from tests.verification.test_level1_stack import PROMPT, stack_with
@@ -64,14 +66,34 @@ class Adaptive(AdaptiveLength):
         super().update(rounds, Step(*num_fed, 1e-3 * sum(one.num_proposed for one in rounds), 1e-2, 1e-5, 1e-5))
 
 
+class Viewing(Adaptive):
+    """Has the draft model see another part of the text in each round: all of it, its end, or what it has seen, and
+    sometimes read a piece of it and draft nothing."""
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        more: dict[str, Any] = (
+            {"most_unread": 0}, {"whole": True}, {"most_unread": 1}, {}, {"whole": True, "shape": 0, "read": 2}, {},
+        )[self._num_rounds % 6]  # fmt: skip
+        plans = super().plan(sequences, prospects, load)
+        return [replace(plan, tree=None, **more) if plan.shape else plan for plan in plans]
+
+
+def _of_order_one(weights: Any) -> Any:
+    """As many rows of a table as it has columns."""
+    size = np.shape(weights)[-1]
+    return np.reshape(weights, (-1, size))[:size]
+
+
 POLICIES: dict[str, Callable[[int], Adaptive]] = {
     "cheap": lambda k: Adaptive(max_length=k),
     "dear": lambda k: Adaptive(dear=True, max_length=k),
     "few rows": lambda k: Adaptive(max_length=k, max_rows=1),
+    "views": lambda k: Viewing(max_length=k),
 }
 DRAFTERS: dict[str, Callable[[Any], Callable[[], Drafter]]] = {
     "model": draft_with,
     "unsure model": lambda draft: draft_with(draft, min_confidence=0.6),
+    "model of the whole text": lambda draft: lambda: windowed_drafter(_of_order_one(draft), 64),
     "suffix": lambda draft: SuffixDrafter,
     "lookup": lambda draft: lambda: LookupDrafter(2, 1),
     "stack": stack_with,

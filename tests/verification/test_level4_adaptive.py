@@ -5,6 +5,7 @@ Its choices depend on measured times, so that no two runs draft alike; the text 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.verification.test_level4_invariance import DRAFTERS, NUM_TOKENS, PROM
 from forerun.control import AdaptiveLength, PassCost
 from forerun.engine import Engine, Scheduler
 from forerun.sampling import SamplingParams
-from forerun.types import CostCurve
+from forerun.types import CostCurve, Plan
 from forerun.verification import RULES
 
 
@@ -34,6 +35,30 @@ def together(drafter: str, requests: list[Any], policy: AdaptiveLength, max_sequ
     made = [engine.add(prompt, SamplingParams(**{"max_tokens": NUM_TOKENS, **params})) for prompt, params in requests]
     finish(engine)
     return made
+
+
+class Viewing(AdaptiveLength):
+    """Has the draft model see another part of the text in each round: all of it, its end, or what it has seen, and
+    sometimes read a piece of it and draft nothing."""
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        more: dict[str, Any] = (
+            {"most_unread": 3}, {}, {"whole": True}, {"most_unread": 0}, {"whole": True, "shape": 0, "read": 2}, {},
+        )[self._num_rounds % 6]  # fmt: skip
+        plans = super().plan(sequences, prospects, load)
+        return [replace(plan, tree=None, **more) if plan.shape else plan for plan in plans]
+
+
+@pytest.mark.parametrize("max_sequences", [1, 3, 16])
+@pytest.mark.parametrize("drafter", ["model", "unsure model", "narrow model", "stack"])
+def test_whatever_part_of_a_text_a_draft_model_sees(drafter: str, max_sequences: int) -> None:
+    requests = [(prompt, params) for prompt in PROMPTS for params in REQUESTS.values()]
+    costs = adaptive()
+    policy = Viewing(costs.target, costs.draft, probe_share=0.3)
+    made = together(drafter, requests, policy, max_sequences, "block")
+    for sequence, (prompt, params) in zip(made, requests, strict=True):
+        assert (tuple(sequence.tokens[len(prompt) :]), sequence.finish_reason) == plain(prompt, **params)
+    assert sum(sequence.statistics.num_proposed for sequence in made) > 0
 
 
 @pytest.mark.parametrize("max_sequences", [1, 3, 16])

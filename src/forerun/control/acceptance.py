@@ -195,11 +195,13 @@ class Acceptance:
             sureness.note(was_accepted, calibration.at(confidence, sureness.value))
             calibration.note(confidence, sureness.value, was_accepted)
 
-    def forget(self, sequence_id: int) -> None:
-        """Drop what is known of one sequence; what it taught the tables stays."""
-        for shifted_by in [known for known in self._shifts if known[0] == sequence_id]:
+    def forget(self, *sequence_ids: int) -> None:
+        """Drop what is known of these sequences; what they taught the tables stays. Looks through all that is known
+        once, however many they are."""
+        ended = frozenset(sequence_ids)
+        for shifted_by in [known for known in self._shifts if known[0] in ended]:
             del self._shifts[shifted_by]
-        for sure in [known for known in self._sureness if known[0] == sequence_id]:
+        for sure in [known for known in self._sureness if known[0] in ended]:
             del self._sureness[sure]
 
     def by_depth(self, source: str) -> list[float]:

@@ -112,7 +112,9 @@ class AdaptiveLength:
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
         company = Company.of(options, best, load.num_tokens, plain_ms)
-        made = RoundPlans(self.acceptance, prices, company, best.rate, plain_ms, self.max_rows)
+        num_left = self.max_rows - sum(taken[1] for taken in best.taken if taken is not None)
+        most_more = num_left // max(company.num_drafting, 1)
+        made = RoundPlans(self.acceptance, prices, company, best.rate, plain_ms, most_more)
         for place, i in enumerate(decoding):
             self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
@@ -209,6 +211,7 @@ class AdaptiveLength:
         """Try what was not chosen and has not been tried for long, if its expected loss is within what may be lost."""
         if self._explore_plain(plans, best):
             return
+        num_rows = sum(plan.shape for plan in plans)
         for i, sequence, kind, found in decoding:
             for prospect in found:
                 key = (sequence.sequence_id, prospect.source, kind)
@@ -216,6 +219,8 @@ class AdaptiveLength:
                     self._credit.note_used(key, self._num_rounds)
                     continue
                 length = 1 if prospect.num_free == 0 else min(prospect.num_free, 2)
+                if num_rows - plans[i].shape + length > self.max_rows:
+                    continue
                 cost_ms = length * prices.row_ms + prices.target_ms(1.0 + length) - prices.target_ms(1.0)
                 if prospect.num_free == 0:
                     num_read = 1.0 + min(prospect.num_unread, PROBE_WINDOW)
@@ -262,12 +267,12 @@ class AdaptiveLength:
         """Drop sequences that have not been seen for a while, and learn from them how long answers are."""
         if self._num_rounds % 64:
             return
-        for sequence_id, known in list(self._known.items()):
-            if self._num_rounds - known.last_seen > 64:
-                self._usual_length += 0.1 * (known.num_output - self._usual_length)
-                self.acceptance.forget(sequence_id)
-                self._credit.forget(sequence_id)
-                del self._known[sequence_id]
+        ended = [key for key, known in self._known.items() if self._num_rounds - known.last_seen > 64]
+        for sequence_id in ended:
+            known = self._known.pop(sequence_id)
+            self._usual_length += 0.1 * (known.num_output - self._usual_length)
+        self.acceptance.forget(*ended)
+        self._credit.forget(*ended)
 
 
 _PLAIN = "plain"

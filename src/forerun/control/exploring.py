@@ -19,16 +19,24 @@ class Credit:
     def __init__(self, share: float) -> None:
         self._share = share
         self._left_ms = 0.0
+        self._owed_ms = 0.0  # given in advance, and not earned yet
         self._dearest_ms = 1.0
         self._gaps: dict[Hashable, tuple[int, int]] = {}  # (gap, round of the last use or try)
 
     def earn(self, milliseconds: float) -> None:
-        """A step took so long."""
-        self._left_ms = min(self._left_ms + self._share * milliseconds, 4.0 * self._dearest_ms)
+        """A step took so long. What was given in advance is paid back first."""
+        earned_ms = self._share * milliseconds
+        repaid_ms = min(earned_ms, self._owed_ms)
+        self._owed_ms -= repaid_ms
+        self._left_ms = min(self._left_ms + earned_ms - repaid_ms, 4.0 * self._dearest_ms)
 
     def allow(self, milliseconds: float) -> None:
-        """A sequence has begun that will take about so long: what it may lose is given in advance."""
-        self._left_ms = max(self._left_ms, min(self._share * milliseconds, 4.0 * self._dearest_ms))
+        """A sequence has begun that will take about so long: what it may lose is given in advance, as far as nothing is
+        left and nothing owed for others."""
+        most_ms = min(self._share * milliseconds, 4.0 * self._dearest_ms)
+        given_ms = max(most_ms - self._left_ms - self._owed_ms, 0.0)
+        self._left_ms += given_ms
+        self._owed_ms += given_ms
 
     def note_used(self, key: Hashable, now: int) -> None:
         """Chosen for its own merits in round `now`."""
@@ -55,7 +63,8 @@ class Credit:
         if key in self._gaps:
             self._gaps[key] = (FIRST_GAP, self._gaps[key][1])
 
-    def forget(self, sequence_id: int) -> None:
-        """Drop the keys that begin with a sequence's id."""
-        for key in [key for key in self._gaps if isinstance(key, tuple) and key[0] == sequence_id]:
+    def forget(self, *sequence_ids: int) -> None:
+        """Drop the keys that begin with one of these sequences' ids."""
+        ended = frozenset(sequence_ids)
+        for key in [key for key in self._gaps if isinstance(key, tuple) and key[0] in ended]:
             del self._gaps[key]

@@ -76,7 +76,7 @@ class ModelDrafter:
     def prospects(self, sequences: Sequence[SequenceView], longest: Sequence[int]) -> list[list[Prospect]]:
         found = []
         for sequence, most in zip(sequences, longest, strict=True):
-            shape, start = self._fitting(sequence, most, Plan())
+            shape, start = self._fitting(sequence, self._at_hand(sequence, most), Plan())
             unread = self._unread(sequence, start)
             cut = start if start and self._can_see_all(sequence, shape) else 0
             prospect = Prospect(self.source, shape, num_unread=unread, num_cut=cut, trees=True)
@@ -184,15 +184,26 @@ class ModelDrafter:
         shape, start = self._served(sequence, shape)
         if plan.whole and start and self._can_see_all(sequence, shape):
             start = 0
+            shape = shape if self.window is None else min(shape, self.window + 1 - len(sequence.tokens))
         most = plan.most_unread
         if shape > 0 and most is not None and self._unread(sequence, start) > most:
             start = len(sequence.tokens) - 1 - most
             shape = shape if self._can_feed(sequence, start) else 0
         return shape, start
 
+    def _at_hand(self, sequence: SequenceView, most: int) -> int:
+        """The longest draft up to `most` that the cache has room for as it is; `most` where it is full. Shorter than
+        one that is begun anew could serve, but what is said of it beforehand is then what every plan will find."""
+        start, _ = self._caches.extent(sequence.sequence_id)
+        room = most if self.window is None else self.window + 1 - (len(sequence.tokens) - start)
+        return min(most, room) if room > 0 else most
+
     def _can_see_all(self, sequence: SequenceView, shape: int) -> bool:
-        """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens."""
-        is_short = self.window is None or len(sequence.tokens) + max(shape, 1) - 1 <= self.window
+        """Whether a cache may hold the text from its first token on, and a draft of `shape` tokens, or of a quarter of
+        the window where that is less."""
+        is_short = True
+        if self.window is not None:
+            is_short = len(sequence.tokens) + max(min(shape, self.window // 4 + 1), 1) - 1 <= self.window
         return is_short and self._can_feed(sequence, 0)
 
     def _served(self, sequence: SequenceView, shape: int) -> tuple[int, int]:
@@ -229,12 +240,13 @@ class ModelDrafter:
     def _without_twins(
         self, sequences: Sequence[SequenceView], starts: Sequence[int], most: Sequence[int | None], active: list[int]
     ) -> list[int]:
-        """Leave out new sequences of which another new one is about to feed most: a round later its cache is forked."""
+        """Leave out sequences whose cache is to begin (anew), where another such one is about to feed most of it: a
+        round later that one's cache is forked."""
         new: list[int] = []
         kept = []
         for i in active:
-            tokens = sequences[i].tokens
-            if sequences[i].sequence_id not in self._caches:
+            tokens, key = sequences[i].tokens, sequences[i].sequence_id
+            if key not in self._caches or self._caches.extent(key)[0] != starts[i]:
                 _, cached = self._caches.nearest(tokens, starts[i], most[i])
                 others = [sequences[j].tokens for j in new if starts[j] <= starts[i]]
                 saved = max((common_length(other, tokens) for other in others), default=0) - cached

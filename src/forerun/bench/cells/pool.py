@@ -17,6 +17,7 @@ from forerun.bench.cells.run import CellRun
 from forerun.errors import FileFormatError
 
 KIND = "forerun-cell-run"
+_BEGINNING = json.dumps({"kind": KIND})[:-1].encode()
 COMPARED = ("target", "draft", "sampling", "num_tokens")
 """What must be the same, beside the cell's own definition, for runs to be pooled."""
 
@@ -35,10 +36,26 @@ def line_of(run: CellRun, cell: Cell, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
-    """Add one run to a file."""
+    """Add one run to a file. What a run left that was stopped while it wrote is dropped: on one line with this one it
+    would spoil it."""
     text = json.dumps(line, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
+    with path.open("a+b") as file:
+        file.seek(0)
+        before, end, last = file.read().rpartition(b"\n")
+        if _is_cut_short(last):
+            file.truncate(len(before) + len(end))
+        elif last:
+            file.write(b"\n")
+        file.write(text.encode())
+
+
+def _is_cut_short(last: bytes) -> bool:
+    """Whether the end of a file behind its last whole line is the beginning of a run's line."""
+    try:
+        json.loads(last)
+    except ValueError:
+        return bool(last) and (last.startswith(_BEGINNING) or _BEGINNING.startswith(last))
+    return False
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

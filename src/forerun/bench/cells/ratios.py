@@ -68,10 +68,10 @@ def bin_of(probes_gb_s: Sequence[float]) -> int:
 
 
 def strata_of(entries: Iterable[Entry], speed: Speed) -> dict[Key, np.ndarray]:
-    """Log speeds of the steady blocks by stratum."""
+    """Log speeds of the steady blocks by stratum. A block that was all written in its first step has none."""
     found: dict[Key, list[float]] = {}
     for entry in entries:
-        if is_steady(entry):
+        if is_steady(entry) and entry.block.num_decoded:
             key = entry.run, entry.prompts, bin_of(entry.probes_gb_s)
             found.setdefault(key, []).append(math.log(speed(entry.block)))
     return {key: np.asarray(values) for key, values in found.items()}
