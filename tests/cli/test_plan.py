@@ -280,7 +280,6 @@ def test_a_workload_that_is_not_installed_is_left_out(invoke: Invoke, monkeypatc
         (("--simulate", "--rounds", "0"), 2, "--rounds: 0 is not allowed"),
         (("--simulate", "--sequences", "0"), 2, "--sequences: 0 is not allowed"),
         (("--simulate", "--acceptance", "2"), 2, "--acceptance: 2.0 is not allowed"),
-        (("--simulate", "--sequences", "0"), 2, "--sequences: 0 is not allowed"),
     ],
 )
 def test_what_is_refused(

@@ -206,7 +206,7 @@ def test_where_no_view_helps_little_is_read() -> None:
 def test_texts_that_are_read_together_stall_no_round() -> None:
     """Sixteen prompts, of each of which 128 tokens are wanted: 2,048 in one pass would take twelve plain rounds."""
     source = Source("model", always(0.95))
-    cell = world(slope=0.05, draft=0.2, sources=[source], num_prompt=2000, num_sequences=16, noise=0.0)
+    cell = world(slope=0.02, draft=0.2, sources=[source], num_prompt=2000, num_sequences=16, noise=0.0)
     run, plans = play(cell, 60, 0)
     drafting = [sum(plan.shape > 0 for plan in plans[start : start + 16]) for start in range(0, len(plans), 16)]
     assert max(drafting[-10:]) >= 12  # those who wait come to it
