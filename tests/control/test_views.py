@@ -13,7 +13,7 @@ from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
 from forerun.control.adaptive import DOUBT, PROBE_WINDOW, USUAL_STAY
 from forerun.control.policy import Load
-from forerun.control.records import VIEW, Known, Offer, offers_of, with_latest
+from forerun.control.records import FIRST_TOKENS, VIEW, Known, Offer, offers_of, with_latest
 from forerun.control.simulation import Source, World, fixed_rate, simulate
 from forerun.sampling import SamplingParams
 from forerun.types import CostCurve, Plan, Prospect, Round
@@ -47,20 +47,29 @@ def play(of: World, num_rounds: int, seed: int) -> tuple[Any, list[Plan]]:
 def test_a_short_text_is_drafted_for_as_it_stands() -> None:
     near = Prospect("model", 8, num_unread=2 * VIEW)
     free = Prospect("suffix", 4, num_free=4)
-    assert offers_of([near, free], 2 * VIEW + 1) == [Offer(near), Offer(free)]
+    assert offers_of([near, free], 2 * VIEW + 1, 9) == [Offer(near), Offer(free)]
 
 
 def test_of_a_long_text_the_latest_part_is_offered_too() -> None:
     far = Prospect("model", 8, num_unread=999, context="c")
-    asis, cut = offers_of([far], 1000)
+    asis, cut = offers_of([far], 1000, 9)
     assert asis == Offer(far)
     assert (cut.most_unread, cut.whole) == (VIEW, False)
     assert cut.prospect == Prospect("model", 8, num_unread=VIEW, num_cut=999 - VIEW, context=CUT + "c")
 
 
+def test_for_the_first_tokens_of_an_answer_no_long_text_is_read() -> None:
+    far, near = Prospect("model", 8, num_unread=VIEW + 1), Prospect("model", 8, num_unread=VIEW)
+    free = Prospect("suffix", 4, num_free=4, num_unread=0)
+    for num_output in range(FIRST_TOKENS):
+        assert offers_of([far, free], 500, num_output) == [Offer(free)]
+        assert offers_of([near], 500, num_output) == [Offer(near)]
+    assert offers_of([far], 500, FIRST_TOKENS) == [Offer(far)]
+
+
 def test_what_was_cut_can_be_had_whole() -> None:
     cut = Prospect("model", 8, num_unread=1, num_cut=500)
-    asis, whole = offers_of([cut], 700)
+    asis, whole = offers_of([cut], 700, 9)
     assert asis.prospect == Prospect("model", 8, num_unread=1, num_cut=500, context=CUT)
     assert whole == Offer(Prospect("model", 8, num_unread=699), whole=True)
     assert (asis.view, whole.view) == (("model", True), ("model", False))
@@ -151,7 +160,7 @@ def test_a_view_is_used_once_something_was_drafted_with_it() -> None:
     cell = long_world(0.8, 0.8)
     made = policy(cell)
     text: Any = SimpleNamespace(
-        sequence_id=5, tokens=range(200), prompt_length=199, params=SamplingParams(max_tokens=10**9), num_missing=1,
+        sequence_id=5, tokens=range(200), prompt_length=190, params=SamplingParams(max_tokens=10**9), num_missing=1,
         noise=SimpleNamespace(kind="sampled"),
     )  # fmt: skip
     slow = PassCost(CostCurve(0, {1: 6.0, 64: 6.0 * 64}))

@@ -86,7 +86,10 @@ class AdaptiveLength:
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
-        offered = [offers_of(prospects[i], len(sequences[i].tokens)) for i in decoding]
+        offered = [
+            offers_of(prospects[i], len(sequences[i].tokens), len(sequences[i].tokens) - sequences[i].prompt_length)
+            for i in decoding
+        ]
         kinds = [_kind(sequences[i]) for i in decoding]
         least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [

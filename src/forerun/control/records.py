@@ -13,6 +13,11 @@ VIEW = 128
 text where that turns out to be too little (docs/control.md has what acceptance it costs)."""
 
 
+FIRST_TOKENS = 4
+"""Tokens that an answer begins with before a draft model reads a long text for it: an answer that copies its prompt
+shows by then that it does, and has no use for the reading; very short answers are over."""
+
+
 @dataclass(slots=True)
 class Known:
     """What the policy remembers of one sequence."""
@@ -44,10 +49,12 @@ class Offer:
         return self.prospect.source, self.prospect.num_cut > 0
 
 
-def offers_of(prospects: Sequence[Prospect], num_tokens: int) -> list[Offer]:
-    """All ways to draft from them for a text of `num_tokens`."""
+def offers_of(prospects: Sequence[Prospect], num_tokens: int, num_output: int) -> list[Offer]:
+    """All ways to draft from them for a text of `num_tokens`, of which `num_output` are the answer's."""
     found: list[Offer] = []
     for prospect in prospects:
+        if prospect.num_unread > VIEW and num_output < FIRST_TOKENS and prospect.longest > prospect.num_free:
+            continue
         found.append(Offer(_seen(prospect, prospect.num_unread, prospect.num_cut)))
         if prospect.longest == prospect.num_free:
             continue
