@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -66,8 +67,9 @@ def some_of(name: str, text: str, known: Collection[str], also: str = "") -> tup
 
 def writable(name: str, path: Path) -> None:
     """Refuse a file that cannot be written because of where it would lie."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists")
+    place = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(place, os.W_OK):
+        raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists and may be written to")
 
 
 def shown(value: Any) -> str:

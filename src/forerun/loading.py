@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from forerun.checks import flag, real, shown, whole
 from forerun.control import AdaptiveLength, FixedLength, PassCost, Policy
-from forerun.control.trace import TracedPolicy
+from forerun.control.trace import TRACE_BEGINS, TracedPolicy
 from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
@@ -166,11 +166,16 @@ def _adaptive(of_target: Choice, target: Model, of_draft: Choice | None, draft: 
 
 def _trace_file(path: str | Path) -> TextIO:
     """A file for lines, each written at once. What is in it stays until the LLM is made; InputError where it cannot be
-    written to."""
+    written to, and where it holds anything but a trace."""
     if not isinstance(path, str | Path):
         raise ParameterError("trace", f"{shown(path)} is not allowed", "give the name of a file")
+    path = Path(path)
     try:
-        return Path(path).open("a", encoding="utf-8", buffering=1)
+        if path.is_file():
+            with path.open("rb") as before:
+                if before.read(len(TRACE_BEGINS)) not in (b"", TRACE_BEGINS.encode()):
+                    raise InputError("the file exists and is no trace", str(path), "name another file")
+        return path.open("a", encoding="utf-8", buffering=1)
     except OSError as error:
         raise InputError(f"cannot write the trace: {error.strerror}", str(path), "name another file") from error
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.control.worlds import MEASURED, curve, linear
 
 from forerun.control.cost import HostCost, PassCost, PassTable
+from forerun.errors import ContractError
 from forerun.types import CostCurve, Step
 
 
@@ -224,3 +225,9 @@ def test_corrections_leave_no_steps_in_a_curve() -> None:
     assert max(found.at(rows) for rows in (20, 40, 80, 160)) > 1.05 * min(found.at(rows) for rows in (20, 40, 80, 160))
     for rows in range(1, 400):
         assert abs(found.at(rows + 1) - found.at(rows)) < 0.75  # where the corrections differ by several milliseconds
+
+
+@pytest.mark.parametrize("found", [{}, {1: 0.0}, {1: 5.0, 2: -1.0}, {1: math.nan}, {1: math.inf}])
+def test_a_curve_that_is_none_is_a_fault_of_its_model(found: dict[int, float]) -> None:
+    with pytest.raises(ContractError, match="cost curve"):
+        PassCost(CostCurve(0, found))

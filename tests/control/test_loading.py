@@ -101,7 +101,7 @@ def test_curves_are_kept_between_starts(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_trace_is_written_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text("of an earlier start\n")
+    path.write_text('{"pass": 0, "sequences": []}\n')
     llm = load("toy", draft="toy-draft", trace=path)
     assert isinstance(llm.engine.policy, TracedPolicy)
     result = llm.generate("abcabcabc", max_tokens=20, temperature=0, ignore_eos=True)
@@ -121,7 +121,16 @@ def test_a_trace_that_cannot_be_written_is_refused_before_weights_load(tmp_path:
 
 def test_a_refusal_leaves_an_earlier_trace_alone(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    path.write_text("of an earlier start\n")
+    path.write_text('{"pass": 0}\n')
     with pytest.raises(Exception, match="token 7"):
         load("toy", draft="toy-odd", trace=path)
-    assert path.read_text() == "of an earlier start\n"
+    assert path.read_text() == '{"pass": 0}\n'
+
+
+@pytest.mark.parametrize("held", [b"GGUF\x03\x00", b"notes", b"{"])
+def test_nothing_but_a_trace_is_written_over(held: bytes, tmp_path: Path, no_weights: None) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(held)
+    with pytest.raises(InputError, match=r"exists and is no trace.*name another file"):
+        load("toy", draft="toy-draft", trace=path)
+    assert path.read_bytes() == held

@@ -13,6 +13,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
+from forerun.errors import ContractError
 from forerun.types import CostCurve, Step
 
 SPEED_RATE = 0.25
@@ -42,6 +43,12 @@ class PassCost:
     """
 
     def __init__(self, curve: CostCurve, per_cached_ms: float = 0.0) -> None:
+        if not curve.milliseconds or not all(0.0 < found < math.inf for found in curve.milliseconds.values()):
+            raise ContractError(
+                "a model's cost curve must have milliseconds above 0 for at least one number of rows",
+                f"it is {curve.milliseconds}"[:200],
+                "see Model.cost",
+            )
         self.curve = CostCurve(curve.context, _never_falling(curve.milliseconds))
         self._per_cached_ms = per_cached_ms
         self._measured: dict[int, float] = {}

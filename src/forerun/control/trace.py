@@ -13,6 +13,9 @@ from forerun.drafting.base import SequenceView
 from forerun.types import Plan, Prospect, Round, Step
 
 
+TRACE_BEGINS = '{"pass": '
+
+
 class TracedPolicy:
     """Plans as `policy` does and hands `write` a line (ending in a newline) after every pass.
 
