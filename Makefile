@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 TARGET ?= qwen2.5-coder-1.5b
 DRAFT ?= qwen2.5-coder-0.5b
-K ?= 3
+K ?= auto
 
 # Test files go to JOBS processes in their order; JOBS=0 runs them in one, where a debugger can look in.
 JOBS ?= 2
