@@ -69,7 +69,9 @@ def writable(name: str, path: Path) -> None:
     """Refuse a file that cannot be written because of where it would lie."""
     place = path if path.exists() else path.absolute().parent
     if path.is_dir() or not path.absolute().parent.is_dir() or not os.access(place, os.W_OK):
-        raise ParameterError(name, f"{str(path)!r} cannot be written", "name a file in a directory that exists and may be written to")
+        raise ParameterError(
+            name, f"{str(path)!r} cannot be written", "name a file in a directory that exists and may be written to"
+        )
 
 
 def shown(value: Any) -> str:
