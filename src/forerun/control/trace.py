@@ -12,7 +12,6 @@ from forerun.control.records import Prediction
 from forerun.drafting.base import SequenceView
 from forerun.types import Plan, Prospect, Round, Step
 
-
 TRACE_BEGINS = '{"pass": '
 
 
