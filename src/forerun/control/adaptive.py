@@ -25,6 +25,9 @@ PROBE_WINDOW = 64
 """Tokens of the text that a draft model reads for a probe."""
 DOUBT = 1.5
 """How often a text that is read again, from its beginning, has to pay for that: what it brings is not certain."""
+LEAST_GAIN = 1.03
+"""What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
+and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
 USUAL_STAY = 16.0
 """Rounds for which a source that was left and is taken up again is expected to stay, at least."""
 
@@ -97,6 +100,8 @@ class AdaptiveLength:
             for i, kind, found in zip(decoding, kinds, offered, strict=True)
         ]
         best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
+        if len(decoding) > 1 and best.num_tokens * plain_ms < LEAST_GAIN * len(decoding) * best.milliseconds:
+            best = Choice((None,) * len(decoding), float(len(decoding)), plain_ms)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
         if idle:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
