@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-LONGEST_ROUND = 4.0
+LONGEST_ROUND = 3.6
 """Plain rounds that a round may take, on average: longer ones would be a stall to whoever reads along or waits. Where
 no draft ends early it takes more, and five are what C32 (cases.md) allows."""
 PATIENCE = 4
