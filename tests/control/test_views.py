@@ -11,9 +11,9 @@ from tests.control.worlds import always, curve, policy, world
 
 from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.adaptive import DOUBT, PROBE_WINDOW, USUAL_STAY
+from forerun.control.adaptive import DOUBT, PROBE_WINDOW
 from forerun.control.policy import Load
-from forerun.control.records import FIRST_TOKENS, VIEW, Known, Offer, offers_of, with_latest
+from forerun.control.records import FIRST_TOKENS, USUAL_STAY, VIEW, Known, Offer, offers_of, with_latest
 from forerun.control.simulation import Source, World, fixed_rate, simulate
 from forerun.sampling import SamplingParams
 from forerun.types import CostCurve, Plan, Prospect, Round

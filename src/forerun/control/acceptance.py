@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from forerun.control.estimates import (
     PRIOR_WEIGHT,
+    READING_TRIAL,
+    TRIAL,
     Calibration,
     Share,
     Shift,
@@ -28,6 +30,8 @@ from forerun.types import Gate, Prospect, Round
 
 NEGLIGIBLE = 0.02
 """Probability below which a draft token is not worth thinking of."""
+FEW_UNREAD = 32
+"""Unread tokens that a draft model reads by the way, in the first pass of a draft."""
 CUT = "cut "
 """What contexts begin with where a draft model has seen the latest part of a text alone."""
 Key = tuple[str, str]
@@ -68,18 +72,21 @@ class Acceptance:
         num_tokens: int,
         least: float = NEGLIGIBLE,
         *,
-        hopeful: bool = False,
+        hopeful: bool | None = None,
     ) -> Forecast:
         """What drafting up to `num_tokens` tokens from `prospect` would do, as far as all tokens are accepted with a
-        probability of at least `least`; `hopeful`: if the first one did somewhat better than it is known to."""
+        probability of at least `least`; `hopeful`: if the first one did somewhat better than it is known to (None:
+        where the source is on trial)."""
         table = self._table(key, prospect)
         means = table.means
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
         shift = self._shift(sequence_id, key, prospect)
         odds = math.exp(shift.value)
-        # A new source is on trial, though not with each view of a text in turn.
-        hopeful = hopeful or (table.is_new and not num_guessed and not shift.is_of_another_view)
+        if hopeful is None:
+            # A new source is on trial, though not with each view of a text in turn.
+            trial = TRIAL if prospect.num_unread <= FEW_UNREAD else READING_TRIAL
+            hopeful = table.num_seen < trial and not num_guessed and not shift.is_of_another_view
         factor = math.exp(shift.hopeful) if hopeful else odds
         value, drafted, given_examined, at_best = [], [], [], []
         reached = going = all_so_far = 1.0

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import NEGLIGIBLE, Acceptance
-from forerun.control.choice import Choice, Option, Prices, choose, worth
+from forerun.control.acceptance import FEW_UNREAD, NEGLIGIBLE, Acceptance
+from forerun.control.choice import Choice, Option, Prices, choose, is_left_to_copies, worth
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import Known, Offer, Pending, Prediction, offers_of, with_latest
-from forerun.control.round_plans import FEW_UNREAD, RoundPlans
+from forerun.control.records import Known, Offer, Pending, Prediction, Stays, offers_of, with_latest
+from forerun.control.round_plans import RoundPlans
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
 from forerun.types import Plan, Prospect, Round, Step
@@ -28,8 +28,6 @@ DOUBT = 1.5
 LEAST_GAIN = 1.03
 """What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
 and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
-USUAL_STAY = 16.0
-"""Rounds for which a source that was left and is taken up again is expected to stay, at least."""
 
 
 class AdaptiveLength:
@@ -60,6 +58,7 @@ class AdaptiveLength:
         self.prediction: Prediction | None = None
         self._credit = Credit(probe_share)
         self._known: dict[int, Known] = {}
+        self._stays = Stays()
         self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
         self._usual_length = 200.0  # of an answer, in tokens
@@ -109,9 +108,7 @@ class AdaptiveLength:
             for place in idle:
                 sequence, kind = sequences[decoding[place]], kinds[place]
                 hopeful[place] = [
-                    # What has to be read first is seen again by a probe, which reads less.
-                    self._option(sequence, kind, one, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
-                    for one in offered[place]
+                    self._option(sequence, kind, one, prices, least, hopeful=True) for one in offered[place]
                 ]
             found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
             loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
@@ -124,14 +121,18 @@ class AdaptiveLength:
         most_more = num_left // max(company.num_drafting, 1)
         made = RoundPlans(self.acceptance, prices, company, best.rate, plain_ms, most_more)
         for place, i in enumerate(decoding):
-            self._remember(sequences[i], plain_ms)
+            known = self._remember(sequences[i], plain_ms)
             taken = best.taken[place]
             if taken is not None:
                 offer, length = offered[place][taken[0]], taken[1]
                 key, sequence_id = (offer.source, kinds[place]), sequences[i].sequence_id
                 plans[i], num_planned = made.plan(sequence_id, key, offer, length, self._most(offer.prospect))
                 if plans[i].shape:
-                    self._known[sequence_id].used.add(offer.view)
+                    known.used.add(offer.view)
+                    if length > offer.prospect.num_free:
+                        self._stays.note(known, offer.num_unread)
+                    elif is_left_to_copies(options[place], taken[0], prices, best, load.num_tokens, len(decoding)):
+                        known.num_copied += 1
                     self._pending[sequence_id] = Pending(key, offer.prospect, plans[i], num_planned)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], kinds[place], prospects[i], plans[i])
@@ -178,22 +179,24 @@ class AdaptiveLength:
         prices: Prices,
         least: float,
         *,
-        hopeful: bool = False,
+        hopeful: bool | None = None,
     ) -> Option:
         prospect = offer.prospect
         key = (prospect.source, kind)
         most = self._most(prospect)
+        if hopeful and offer.num_unread > FEW_UNREAD:
+            hopeful = None  # what has to be read first is seen again by a probe, which reads less
         forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, most, least, hopeful=hopeful)
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:
             by_the_way = prices.draft_ms(1.0 + min(prospect.num_unread, 1))
             charge_ms = by_the_way - prices.draft_ms(1.0)  # a draft that was accepted to its end leaves one unread
             if prospect.num_unread > 1:
-                # Read once, and of use to all rounds to come: to the end, or until the source is left again.
-                known = self._known.get(sequence.sequence_id)
-                stay = self._expected_tokens(sequence) / (1.0 + sum(forecast.value))
-                if known is not None and (prospect.source, prospect.num_cut > 0) in known.used:
-                    stay = min(stay, USUAL_STAY)
+                # Read once, for all rounds to come that are left to it: to the end, or until it is left again.
+                known = self._known.get(sequence.sequence_id, _NOTHING)
+                stay = known.model_share * self._expected_tokens(sequence) / (1.0 + sum(forecast.value))
+                if offer.view in known.used:
+                    stay = min(stay, self._stays.expected(prospect.num_unread))
                 reading_ms = prices.draft_ms(1.0 + prospect.num_unread) - by_the_way
                 charge_ms += (DOUBT if offer.whole else 1.0) * reading_ms / max(stay, 1.0)
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
@@ -258,13 +261,15 @@ class AdaptiveLength:
         self.prediction = replace(self.prediction, purpose="probe")
         return True
 
-    def _remember(self, sequence: SequenceView, plain_ms: float) -> None:
+    def _remember(self, sequence: SequenceView, plain_ms: float) -> Known:
         known = self._known.get(sequence.sequence_id)
         if known is None:
             known = self._known[sequence.sequence_id] = Known()
             self._credit.allow(self._expected_tokens(sequence) * plain_ms)
         known.num_output = len(sequence.tokens) - sequence.prompt_length
         known.last_seen = self._num_rounds
+        known.num_rounds += 1
+        return known
 
     def _pass_by(self, sequence: SequenceView, kind: str, found: Sequence[Prospect], plan: Plan) -> None:
         for prospect in found:
@@ -284,6 +289,8 @@ class AdaptiveLength:
 
 
 _PLAIN = "plain"
+_NOTHING = Known()
+"""What is known of a sequence at first. Never changed."""
 
 
 def _least_value(prices: Prices, plain_ms: float, num_rows: int, num_decoding: int) -> float:

@@ -132,27 +132,45 @@ def _earning_most(
 ) -> list[int | None]:
     """For each sequence the option that earns most where a millisecond costs what the best round makes of it, and
     passes of the draft model are paid for by `num_riders` sequences."""
-    rate = best.rate
-    rows = num_rows + sum(taken[1] for taken in best.taken if taken)
-    row_ms = max(prices.target_ms(rows + len(options)) - prices.target_ms(rows), 0.0) / len(options) + prices.row_ms
-    pass_ms = prices.draft_ms(float(num_riders)) / num_riders + prices.token_ms
-
-    def earns(option: Option) -> float:
-        earned = most = 0.0
-        for depth, (value, drafted) in enumerate(zip(option.value, option.drafted, strict=True)):
-            if depth == option.num_free:
-                earned -= rate * option.charge_ms
-            earned += value - rate * drafted * (row_ms + (pass_ms if depth >= option.num_free else 0.0))
-            if earned > most:
-                most = earned
-        return most
+    row_ms, pass_ms = _shared_ms(prices, best, num_rows, len(options), num_riders)
 
     found: list[int | None] = []
     for of_one in options:
-        earnings = [earns(option) for option in of_one]
+        earnings = [_earns(option, best.rate, row_ms, pass_ms, option.charge_ms) for option in of_one]
         place = max(range(len(of_one)), key=earnings.__getitem__, default=None)
         found.append(place if place is not None and earnings[place] > 0.0 else None)
     return found
+
+
+def is_left_to_copies(
+    options: Sequence[Option], place: int, prices: Prices, best: Choice, num_rows: float, num_decoding: int
+) -> bool:
+    """Whether the option taken, which needs no draft model, would earn most even if a draft model had nothing to read
+    first, and all `num_decoding` sequences shared its passes."""
+    row_ms, pass_ms = _shared_ms(prices, best, num_rows, num_decoding, num_decoding)
+    taken = _earns(options[place], best.rate, row_ms, pass_ms, options[place].charge_ms)
+    return all(_earns(option, best.rate, row_ms, pass_ms, 0.0) <= taken for option in options)
+
+
+def _shared_ms(
+    prices: Prices, best: Choice, num_rows: float, num_decoding: int, num_riders: int
+) -> tuple[float, float]:
+    """(milliseconds of a row, of a token in a draft model's pass) beside the rows of the best round so far."""
+    rows = num_rows + sum(taken[1] for taken in best.taken if taken)
+    row_ms = max(prices.target_ms(rows + num_decoding) - prices.target_ms(rows), 0.0) / num_decoding + prices.row_ms
+    return row_ms, prices.draft_ms(float(num_riders)) / num_riders + prices.token_ms
+
+
+def _earns(option: Option, rate: float, row_ms: float, pass_ms: float, charge_ms: float) -> float:
+    """What the best length of an option adds, in tokens, where a millisecond costs `rate` of them."""
+    earned = most = 0.0
+    for depth, (value, drafted) in enumerate(zip(option.value, option.drafted, strict=True)):
+        if depth == option.num_free:
+            earned -= rate * charge_ms
+        earned += value - rate * drafted * (row_ms + (pass_ms if depth >= option.num_free else 0.0))
+        if earned > most:
+            most = earned
+    return most
 
 
 def _grown(options: Sequence[Sequence[Option]], assignment: Sequence[int | None], plain: _Plain, rate: float) -> Choice:

@@ -19,6 +19,8 @@ USUAL_TREND = 0.4
 TRIAL = 40.0
 """Tokens for which a source that makes no guesses of its own is given the benefit of the doubt, whatever else there
 is."""
+READING_TRIAL = 8.0
+"""The same where much has to be read first: hope is for what costs a round."""
 HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
@@ -86,10 +88,9 @@ class Table:
         return sigmoid(OTHER_VIEW * logit(self.like.accepted[0].after(PRIOR)) + (1.0 - OTHER_VIEW) * logit(PRIOR))
 
     @property
-    def is_new(self) -> bool:
-        """Whether it is on trial."""
-        seen = sum(table.accepted[0].total for table in (self, self.like) if table is not None and table.accepted)
-        return seen < TRIAL
+    def num_seen(self) -> float:
+        """First tokens seen, with any view of a text."""
+        return sum(table.accepted[0].total for table in (self, self.like) if table is not None and table.accepted)
 
     def upto(self, num_depths: int) -> None:
         """Have an entry for each depth below `num_depths`."""

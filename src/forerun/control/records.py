@@ -18,6 +18,36 @@ FIRST_TOKENS = 4
 shows by then that it does, and has no use for the reading; very short answers are over."""
 
 
+COPIED_WEIGHT = 4.0
+"""Rounds for which a new sequence is expected to be left to the draft model."""
+LEAST_SHARE = 0.3
+"""What is left to it at least."""
+MUCH_UNREAD = 8
+"""Tokens that a draft model has fallen behind by when another source took several rounds, not one."""
+USUAL_STAY = 16.0
+"""Drafts for which a draft model that was left and is taken up again is expected to stay, before any was seen."""
+
+
+@dataclass(slots=True)
+class Stays:
+    """How many drafts a draft model makes, on average, from one time that it has fallen far behind to the next: they
+    share what it has to read then. (That it is left for a round, and taken up again, says nothing of how long it would
+    stay: were the average of such short stays what a token has to pay, it would be left ever sooner.)"""
+
+    behind: float = USUAL_STAY
+
+    def expected(self, num_unread: int) -> float:
+        """Drafts that share the reading of so many tokens."""
+        return self.behind if num_unread > MUCH_UNREAD else USUAL_STAY
+
+    def note(self, known: Known, num_unread: int) -> None:
+        """A draft model drafts for a sequence, behind by `num_unread` tokens (1 where it was not left)."""
+        if num_unread > MUCH_UNREAD and known.num_drafts:
+            self.behind += 0.1 * (known.num_drafts - self.behind)
+            known.num_drafts = 0
+        known.num_drafts += 1
+
+
 @dataclass(slots=True)
 class Known:
     """What the policy remembers of one sequence."""
@@ -25,6 +55,15 @@ class Known:
     num_output: int = 0
     last_seen: int = 0
     used: set[tuple[str, bool]] = field(default_factory=set)  # (source, whether it saw a part alone) drafted from
+    num_rounds: int = 0
+    num_copied: int = 0  # rounds that a draft model would not have had, with nothing to read either
+    num_drafts: int = 0  # by a draft model, since it was far behind
+
+    @property
+    def model_share(self) -> float:
+        """The share of rounds that are left to a draft model: sources that cost nothing do not take them. Never so
+        small that a draft model which is not read for, and so not known, could not be."""
+        return max(1.0 - self.num_copied / (self.num_rounds + COPIED_WEIGHT), LEAST_SHARE)
 
 
 @dataclass(frozen=True, slots=True)

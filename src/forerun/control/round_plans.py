@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forerun.control.acceptance import Acceptance, Key
+from forerun.control.acceptance import FEW_UNREAD, Acceptance, Key
 from forerun.control.branching import Room, widths
 from forerun.control.choice import Prices
 from forerun.control.gating import Company, thresholds
@@ -16,8 +16,6 @@ from forerun.types import Gate, Plan
 PIECE_OF_ROUND = 3.0
 """Texts are read by the draft model in pieces that take at most so many plain rounds, all that are read in one round
 together, so that no stream stalls."""
-FEW_UNREAD = 32
-"""Unread tokens that are read by the way, in the first pass of a draft."""
 SURE = 0.9
 """Where a further token is worth drafting only if all before it are accepted so surely, none is planned."""
 
