@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -183,7 +184,20 @@ def _trace_file(path: str | Path) -> TextIO:
 def _traced(policy: Policy, file: TextIO) -> TracedPolicy:
     with contextlib.suppress(OSError):  # a pipe or a terminal has nothing to drop
         file.truncate(0)
-    return TracedPolicy(policy, file.write)
+
+    def write(line: str) -> None:
+        if file.closed:
+            return
+        try:
+            file.write(line)
+        except OSError as error:  # a full disk is no reason to lose the text
+            with contextlib.suppress(OSError):
+                file.close()
+            warnings.warn(
+                f"tracing to {file.name} ends here (the text is unaffected): {error}", RuntimeWarning, stacklevel=2
+            )
+
+    return TracedPolicy(policy, write)
 
 
 _DRAFT_NAMES = {

@@ -366,3 +366,10 @@ def test_the_table_shows_every_contender_and_claim() -> None:
         "no cell's 99 % interval lies below 0.98x plain:", "at least 0.95x the best fixed choice",
     ):  # fmt: skip
         assert needed in text
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileFormatError, match="is no text"):
+        read_lines(path)

@@ -134,3 +134,13 @@ def test_nothing_but_a_trace_is_written_over(held: bytes, tmp_path: Path, no_wei
     with pytest.raises(InputError, match=r"exists and is no trace.*name another file"):
         load("toy", draft="toy-draft", trace=path)
     assert path.read_bytes() == held
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_ends_the_trace_and_not_the_text() -> None:
+    plain = load("toy", drafter="suffix").generate("the time", max_tokens=8, seed=1)
+    llm = load("toy", drafter="suffix", trace="/dev/full")
+    with pytest.warns(RuntimeWarning, match="tracing to /dev/full ends here") as found:
+        written = llm.generate("the time", max_tokens=8, seed=1)
+    assert written.text == plain.text
+    assert len(found) == 1

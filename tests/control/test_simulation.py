@@ -25,6 +25,7 @@ from tests.control.worlds import (
 )
 
 from forerun.control import AdaptiveLength, FixedLength, PassCost
+from forerun.control.acceptance import Forecast
 from forerun.control.simulation import Source, World, best_rate, fixed_rate, simulate
 
 ACCEPTANCES = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.98)
@@ -42,7 +43,8 @@ def check(batch: int, slope: float, draft: float, acceptance: float, seeds: int)
     assert found.over_plain >= 0.98, found
     assert found.first >= 0.75, found  # the prior is tried, and the prompt is read
     if found.gain <= 1.02:
-        assert found.steady >= 0.98, found
+        # So little is forgone where several are drafted for (LEAST_GAIN), beside what tries may lose.
+        assert found.steady >= (0.98 if batch == 1 else 0.97), found
     elif (batch, slope, draft, acceptance) in SMALL_GAINS:
         assert found.gain < 1.15, found
     else:
@@ -271,3 +273,18 @@ def test_the_textbook_formula() -> None:
         gain = fixed_rate(cell, cell.sources[0], k, 0) / fixed_rate(cell, cell.sources[0], 0, 0)
         assert gain == pytest.approx((1 - 0.8 ** (k + 1)) / (0.2 * (1 + 0.05 * k)))
     assert best_rate(cell, 0)[1] == 8  # which verification.md works out, with 3.1 times the speed
+
+
+@pytest.mark.parametrize("gain,is_drafted", [(1.005, False), (1.025, False), (1.05, True)])
+def test_a_small_promise_is_not_enough_for_several(
+    gain: float, is_drafted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sequences there are always some whose figures happen to look well."""
+    for batch, wanted in ((1, gain > 1.0), (8, is_drafted)):
+        cell = world(0.5, slope=0.0, draft=1e-9, num_sequences=batch, host_ms=0.0)
+        made = policy(cell)
+        monkeypatch.setattr(made._credit, "take", lambda cost_ms: False)
+        # A draft costs nothing here, so a round is worth as much more as it is expected to be longer.
+        one = Forecast((gain - 1.0,), (1.0,), (gain - 1.0,), (gain - 1.0,))
+        monkeypatch.setattr(made.acceptance, "forecast", lambda *_, one=one, **__: one)
+        assert any(simulate(made, cell, 3, 0).num_drafted) is wanted

@@ -344,3 +344,44 @@ def test_a_text_that_is_seen_whole_after_all_stays_within_the_window(k: int, num
     assert sum(30 < num <= 64 for num in whole) >= 1  # all of it was read
     assert any(one.num_cut for _, one in policy.offered[:num_cut])
     assert not any(one.num_cut for _, one in policy.offered[num_cut:])
+
+
+class Counting(ModelDrafter):
+    """Compares what its prospects call unread with what is."""
+
+    num_counted = 0
+
+    def prospects(self, sequences: Any, longest: Any) -> Any:
+        found = super().prospects(sequences, longest)
+        for sequence, of_one in zip(sequences, found, strict=True):
+            cache = self._caches._caches.get(sequence.sequence_id)
+            if of_one and cache is not None and cache.tree is None:
+                read = cache.start + common_length(cache.tokens, sequence.tokens, cache.start)
+                assert of_one[0].num_unread == max(len(sequence.tokens) - 1 - read, 0)
+                self.num_counted += 1
+        return found
+
+
+class InTurn:
+    """Drafts three rounds in four."""
+
+    def __init__(self) -> None:
+        self.fixed, self.num = FixedLength(5), 0
+
+    def plan(self, sequences: Any, prospects: Any, load: Any) -> list[Plan]:
+        self.num += 1
+        plans = self.fixed.plan(sequences, prospects, load)
+        return plans if self.num % 4 else [Plan() for _ in plans]
+
+    def update(self, rounds: Any, step: Any) -> None:
+        pass
+
+
+def test_drafted_tokens_that_were_rejected_are_unread() -> None:
+    """They lie in the cache until it is used again, and what is to be read then is told beforehand."""
+    drafter = Counting(ToyModel.random(SIZE, order=2, seed=9, spread=2.0))
+    engine = Engine(target(), drafter, InTurn())
+    for seed in range(4):
+        engine.add([1, 2, 3 + seed], SamplingParams(max_tokens=60, seed=seed))
+    run(engine)
+    assert drafter.num_counted > 100

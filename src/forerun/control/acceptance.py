@@ -178,7 +178,7 @@ class Acceptance:
                 prior = entry.after(prior)
                 shift.note(was_accepted, shifted(prior, shift.value))
                 entry.note(was_accepted)
-        if is_open:
+        if is_open and done.depth:  # nothing at all is drafted for reasons that have to do with the cache
             for depth in range(min(done.depth + 1, num_planned)):
                 was_drafted = depth < done.depth
                 table.drafted[depth].note(was_drafted)

@@ -102,7 +102,7 @@ class AdaptiveLength:
         if len(decoding) > 1 and best.num_tokens * plain_ms < LEAST_GAIN * len(decoding) * best.milliseconds:
             best = Choice((None,) * len(decoding), float(len(decoding)), plain_ms)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
-        if idle:
+        if idle and self._credit.has_some:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
             hopeful = list(options)
             for place in idle:
@@ -136,7 +136,8 @@ class AdaptiveLength:
                     self._pending[sequence_id] = Pending(key, offer.prospect, plans[i], num_planned)
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], kinds[place], prospects[i], plans[i])
-        self._explore([(i, sequences[i], kinds[p], prospects[i]) for p, i in enumerate(decoding)], plans, best, prices)
+        trying = [(i, sequences[i], kinds[place], prospects[i]) for place, i in enumerate(decoding)]
+        self._explore(trying, plans, best, prices, load.num_tokens)
         self._forget_ended()
         return plans
 
@@ -218,8 +219,10 @@ class AdaptiveLength:
         plans: list[Plan],
         best: Choice,
         prices: Prices,
+        num_plain: int,
     ) -> None:
-        """Try what was not chosen and has not been tried for long, if its expected loss is within what may be lost."""
+        """Try what was not chosen and has not been tried for long, if its expected loss is within what may be lost. The
+        pass has `num_plain` rows without any draft."""
         if self._explore_plain(plans, best):
             return
         num_rows = sum(plan.shape for plan in plans)
@@ -232,16 +235,21 @@ class AdaptiveLength:
                 length = 1 if prospect.num_free == 0 else min(prospect.num_free, 2)
                 if num_rows - plans[i].shape + length > self.max_rows:
                     continue
-                cost_ms = length * prices.row_ms + prices.target_ms(1.0 + length) - prices.target_ms(1.0)
+                others = float(num_plain + num_rows - plans[i].shape)
+                cost_ms = length * prices.row_ms + prices.target_ms(others + length) - prices.target_ms(others)
+                most_unread = PROBE_WINDOW
+                if not prospect.num_cut and 2 * prospect.num_unread < len(sequence.tokens):
+                    # A text that was read from its beginning is not thrown away for a look at its end.
+                    most_unread = max(most_unread, prospect.num_unread)
                 if prospect.num_free == 0:
-                    num_read = 1.0 + min(prospect.num_unread, PROBE_WINDOW)
+                    num_read = 1.0 + min(prospect.num_unread, most_unread)
                     cost_ms += prices.draft_ms(num_read) + prices.token_ms
                 if plans[i].shape or plans[i].read:
                     # A round that was to make more tokens of its time makes fewer.
                     cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
                 if self._credit.spend(key, cost_ms, self._num_rounds):
-                    plans[i] = Plan(length, prospect.source, most_unread=PROBE_WINDOW)
-                    tried = with_latest(prospect, PROBE_WINDOW, len(sequence.tokens))
+                    plans[i] = Plan(length, prospect.source, most_unread=most_unread)
+                    tried = with_latest(prospect, most_unread, len(sequence.tokens))
                     self._pending[sequence.sequence_id] = Pending((prospect.source, kind), tried, plans[i], length)
                     if self.prediction is not None:
                         self.prediction = replace(self.prediction, purpose="probe")

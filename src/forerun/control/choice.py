@@ -16,6 +16,8 @@ LONGEST_ROUND = 3.6
 no draft ends early it takes more, and five are what C32 (cases.md) allows."""
 PATIENCE = 4
 """Passes of the draft model in a row that make a round worse before no more are thought of."""
+_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+"""Numbers of rows that the cheapest row is looked for among."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def choose(
     plain = _Plain(prices, num_rows, num_decoding, max_rows)
     none = tuple[tuple[int, int] | None, ...]([None] * len(options))
     best = Choice(none, float(num_decoding), prices.verifying_ms(num_rows))
+    if any(options):
+        options = _promising(options, prices, best, num_rows)
     if not any(options):
         return best
     tried: list[list[int | None]] = [[None] * len(options)]
@@ -107,6 +111,27 @@ def choose(
         num_riders = sum(_is_riding(of_one, taken) for of_one, taken in zip(options, best.taken, strict=True)) or 1
     # Once more with who is left: time is worth more now than when the round was grown.
     return try_out(best, [None if taken is None else taken[0] for taken in best.taken], again=True)
+
+
+def _promising(
+    options: Sequence[Sequence[Option]], prices: Prices, plain: Choice, num_rows: float
+) -> list[Sequence[Option]]:
+    """The options of each sequence, none where no option could earn anything: not even at the price that time has in
+    plain decoding, in passes that others pay for, and with rows as cheap as they are at their cheapest."""
+    none_at_all = prices.target_ms(num_rows)
+    widths = [width for width in _WIDTHS if width <= max(16, 4 * len(options))]
+    row_ms = min((prices.target_ms(num_rows + width) - none_at_all) / width for width in widths)
+    row_ms = max(row_ms, 0.0) + prices.row_ms
+    num_others = len(options) - 1
+    pass_ms = prices.draft_ms(1.0)
+    if num_others:
+        pass_ms = max(prices.draft_ms(1.0 + num_others) - pass_ms, 0.0) / num_others
+    pass_ms += prices.token_ms
+    rate = plain.rate
+    return [
+        of_one if any(_earns(option, rate, row_ms, pass_ms, option.charge_ms) > 0.0 for option in of_one) else ()
+        for of_one in options
+    ]
 
 
 def worth(taken: Sequence[tuple[int, int] | None], options: Sequence[Sequence[Option]], num_decoding: int) -> float:

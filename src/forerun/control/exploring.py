@@ -58,6 +58,11 @@ class Credit:
         self._left_ms -= max(cost_ms, 0.0)
         return True
 
+    @property
+    def has_some(self) -> bool:
+        """Whether anything may be lost now."""
+        return self._left_ms > 0.0
+
     def note_success(self, key: Hashable) -> None:
         """A try turned out well: the next may come soon."""
         if key in self._gaps:

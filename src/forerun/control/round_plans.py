@@ -9,7 +9,7 @@ from forerun.control.acceptance import FEW_UNREAD, Acceptance, Key
 from forerun.control.branching import Room, widths
 from forerun.control.choice import Prices
 from forerun.control.gating import Company, thresholds
-from forerun.control.records import Offer
+from forerun.control.records import MUCH_UNREAD, Offer
 from forerun.topology import comb_by_widths
 from forerun.types import Gate, Plan
 
@@ -42,8 +42,10 @@ class RoundPlans:
         plan = Plan(length, prospect.source, most_unread=offer.most_unread, whole=offer.whole)
         if length <= prospect.num_free:
             return plan, min(length, prospect.longest)
-        if prospect.num_unread > FEW_UNREAD:
+        if prospect.num_unread > MUCH_UNREAD:
             num_left = max(self._piece() - self.num_read, 0)
+            if prospect.num_unread <= FEW_UNREAD and not self.num_read:
+                num_left = FEW_UNREAD  # by the way, unless others read too
             self.num_read += min(prospect.num_unread, num_left)
             if prospect.num_unread > num_left:
                 return replace(plan, shape=0, read=num_left), 0

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from forerun.runtime.base import Model
 from forerun.types import Span
 
+LONGEST_DRAFT = 64
+"""Drafted tokens that a cache is looked through for, at its end. Longer drafts are taken for text until they are
+brought back."""
 MIN_SHARED = 16
 """Tokens that must be saved before a cache is forked from another text's."""
 
@@ -39,6 +42,16 @@ class DraftCaches:
         """(place in the text where the cache begins, tokens it holds); of a text without a cache (0, 0)."""
         cache = self._caches.get(key)
         return (0, 0) if cache is None else (cache.start, len(cache.tokens))
+
+    def num_valid(self, key: int, tokens: Sequence[int]) -> int:
+        """How many of the cached tokens are the text's: what was drafted last, and did not become text, is none of it.
+        (A draft is shorter than what is looked at.)"""
+        cache = self._caches.get(key)
+        if cache is None:
+            return 0
+        end = min(len(cache.tokens), len(tokens) - cache.start)
+        first = max(end - LONGEST_DRAFT, 0)
+        return first + common_length(cache.tokens[first:end], tokens, cache.start + first)
 
     def bring_back(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
         """Make the cache hold what it can of the text from `start` on and nothing else: at most `most` tokens (None:

@@ -174,8 +174,9 @@ class ModelDrafter:
 
     def _unread(self, sequence: SequenceView, start: int) -> int:
         """Tokens to be read before the last one, for a cache that begins at `start`."""
-        first, num_cached = self._caches.extent(sequence.sequence_id)
-        place = first + num_cached if first == start else start
+        first, _ = self._caches.extent(sequence.sequence_id)
+        num_valid = self._caches.num_valid(sequence.sequence_id, sequence.tokens) if first == start else 0
+        place = start + num_valid
         return max(len(sequence.tokens) - 1 - place, 0)
 
     def _fitting(self, sequence: SequenceView, shape: int, plan: Plan) -> tuple[int, int]:

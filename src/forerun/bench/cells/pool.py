@@ -61,7 +61,10 @@ def _is_cut_short(last: bytes) -> bool:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The runs of a file. A last line that was cut short is left out; any other that is no run is a FileFormatError."""
     found = []
-    rows = path.read_text(encoding="utf-8").split("\n")
+    try:
+        rows = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is no text: {error}", "", "name a file that --append wrote") from error
     for number, row in enumerate(rows, start=1):
         if not row.strip():
             continue
