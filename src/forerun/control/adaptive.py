@@ -29,6 +29,10 @@ LEAST_GAIN = 1.03
 """What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
 and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
 
+REST = 4
+"""Rounds after which a draft model is thought of again that nobody of several sequences was drafted for with: thinking
+of it takes the host longer than of anything else."""
+
 
 class AdaptiveLength:
     """Chooses source and length for every sequence and round: the most tokens per second, k = 0 included.
@@ -61,6 +65,7 @@ class AdaptiveLength:
         self._stays = Stays()
         self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
+        self._thinks_of_models_at = 0  # a round
         self._usual_length = 200.0  # of an answer, in tokens
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
 
@@ -92,6 +97,8 @@ class AdaptiveLength:
             offers_of(prospects[i], len(sequences[i].tokens), len(sequences[i].tokens) - sequences[i].prompt_length)
             for i in decoding
         ]
+        if self._num_rounds < self._thinks_of_models_at:
+            offered = [[offer for offer in found if not offer.needs_model] for found in offered]
         kinds = [_kind(sequences[i]) for i in decoding]
         least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
         options = [
@@ -114,6 +121,8 @@ class AdaptiveLength:
             loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
             if self._credit.take(loss_ms):
                 best, options = found, hopeful
+        if len(decoding) > 1 and self._num_rounds >= self._thinks_of_models_at and not _needs_model(best, offered):
+            self._thinks_of_models_at = self._num_rounds + REST
         self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
         company = Company.of(options, best, load.num_tokens, plain_ms)
@@ -294,6 +303,13 @@ class AdaptiveLength:
             self._usual_length += 0.1 * (known.num_output - self._usual_length)
         self.acceptance.forget(*ended)
         self._credit.forget(*ended)
+
+
+def _needs_model(best: Choice, offered: Sequence[Sequence[Offer]]) -> bool:
+    """Whether a draft model takes part in a choice."""
+    return any(
+        taken is not None and found[taken[0]].needs_model for taken, found in zip(best.taken, offered, strict=True)
+    )
 
 
 _PLAIN = "plain"

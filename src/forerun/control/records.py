@@ -84,6 +84,11 @@ class Offer:
         return self.prospect.num_unread
 
     @property
+    def needs_model(self) -> bool:
+        """Whether some of its tokens cost passes of a draft model."""
+        return self.prospect.longest > self.prospect.num_free
+
+    @property
     def view(self) -> tuple[str, bool]:
         return self.prospect.source, self.prospect.num_cut > 0
 
