@@ -15,13 +15,17 @@ from forerun.control.adaptive import DOUBT, PROBE_WINDOW
 from forerun.control.choice import Choice
 from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import FIRST_TOKENS, USUAL_STAY, VIEW, Known, Offer, offers_of, with_latest
+from forerun.control.records import FIRST_TOKENS, FIRST_VIEW, USUAL_STAY, VIEW, Known, Offer, offers_of, with_latest
 from forerun.control.round_plans import RoundPlans
 from forerun.control.simulation import Source, World, fixed_rate, simulate
 from forerun.sampling import SamplingParams
 from forerun.types import CostCurve, Plan, Prospect, Round
 
 KEY = ("model", "sampled")
+
+
+def known(source: str) -> bool:
+    return True
 
 
 def long_world(when_cut: float, whole: float, **more: Any) -> World:
@@ -50,12 +54,12 @@ def play(of: World, num_rounds: int, seed: int) -> tuple[Any, list[Plan]]:
 def test_a_short_text_is_drafted_for_as_it_stands() -> None:
     near = Prospect("model", 8, num_unread=2 * VIEW)
     free = Prospect("suffix", 4, num_free=4)
-    assert offers_of([near, free], 2 * VIEW + 1, 9) == [Offer(near), Offer(free)]
+    assert offers_of([near, free], 2 * VIEW + 1, 9, known) == [Offer(near), Offer(free)]
 
 
 def test_of_a_long_text_the_latest_part_is_offered_too() -> None:
     far = Prospect("model", 8, num_unread=999, context="c")
-    asis, cut = offers_of([far], 1000, 9)
+    asis, cut = offers_of([far], 1000, 9, known)
     assert asis == Offer(far)
     assert (cut.most_unread, cut.whole) == (VIEW, False)
     assert cut.prospect == Prospect("model", 8, num_unread=VIEW, num_cut=999 - VIEW, context=CUT + "c")
@@ -65,14 +69,33 @@ def test_for_the_first_tokens_of_an_answer_no_long_text_is_read() -> None:
     far, near = Prospect("model", 8, num_unread=VIEW + 1), Prospect("model", 8, num_unread=VIEW)
     free = Prospect("suffix", 4, num_free=4, num_unread=0)
     for num_output in range(FIRST_TOKENS):
-        assert offers_of([far, free], 500, num_output) == [Offer(free)]
-        assert offers_of([near], 500, num_output) == [Offer(near)]
-    assert offers_of([far], 500, FIRST_TOKENS) == [Offer(far)]
+        assert offers_of([far, free], 500, num_output, known) == [Offer(free)]
+        assert offers_of([near], 500, num_output, known) == [Offer(near)]
+    assert offers_of([far], 500, FIRST_TOKENS, known) == [Offer(far)]
+
+
+def test_of_an_unknown_draft_model_little_is_expected() -> None:
+    """It may be of no use at all: what it reads by the way shows."""
+    far, near = Prospect("model", 8, num_unread=300), Prospect("model", 8, num_unread=2 * FIRST_VIEW)
+    found = offers_of([far], 400, 9, lambda source: source != "model")
+    assert found == [Offer(with_latest(far, FIRST_VIEW, 400), most_unread=FIRST_VIEW)]
+    assert offers_of([near], 400, 9, lambda source: False) == [Offer(near)]
+
+
+def test_a_draft_model_is_known_by_its_own_tokens() -> None:
+    learnt = Acceptance()
+    copied = Round(1, 9, 9, 10, "suffix+model", (), (0,) * 9, (1,) * 9, num_free=9, depth=9)
+    for _ in range(5):
+        learnt.observe(("suffix+model", "greedy"), Prospect("suffix+model", 20, num_free=9), 9, True, copied)
+    assert not learnt.is_known("model")
+    for num_seen in range(1, 9):
+        learnt.observe(KEY, Prospect("model", 8), 1, True, seen(0))
+        assert learnt.is_known("model") is learnt.is_known("suffix+model") is (num_seen == 8)
 
 
 def test_what_was_cut_can_be_had_whole() -> None:
     cut = Prospect("model", 8, num_unread=1, num_cut=500)
-    asis, whole = offers_of([cut], 700, 9)
+    asis, whole = offers_of([cut], 700, 9, known)
     assert asis.prospect == Prospect("model", 8, num_unread=1, num_cut=500, context=CUT)
     assert whole == Offer(Prospect("model", 8, num_unread=699), whole=True)
     assert (asis.view, whole.view) == (("model", True), ("model", False))
@@ -167,6 +190,7 @@ def test_a_view_is_used_once_something_was_drafted_with_it() -> None:
         noise=SimpleNamespace(kind="sampled"),
     )  # fmt: skip
     slow = PassCost(CostCurve(0, {1: 6.0, 64: 6.0 * 64}))
+    made.acceptance._num_examined["model"] = 100
     made.draft = slow  # sixteen tokens take three plain rounds
     (plan,) = made.plan([text], [[Prospect("model", 8, num_unread=198)]], Load(1, 0))
     assert (plan.shape, plan.read > 0) == (0, True)

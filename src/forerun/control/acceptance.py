@@ -60,6 +60,7 @@ class Acceptance:
         self._tables: dict[tuple[Key, str], Table] = {}
         self._shifts: dict[tuple[int, Key, bool], Shift] = {}  # the last: of drafts by a model that sees a part alone
         self._siblings: dict[Key, list[Share]] = {}
+        self._num_examined: dict[str, int] = {}  # of a draft model's tokens, with all its kinds of requests
         self._sureness: dict[tuple[int, Key], Shift] = {}  # of a sequence, against the calibration
         # Of a source's own guesses in a context, and of a draft model's confidences (context None).
         self._calibrations: dict[tuple[Key, str | None], Calibration] = {}
@@ -112,6 +113,10 @@ class Acceptance:
             given_examined.append(accepted)
             at_best.append(best * odds / (best * odds + 1.0 - best))
         return Forecast(tuple(value), tuple(drafted), tuple(given_examined), tuple(at_best))
+
+    def is_known(self, source: str) -> bool:
+        """Whether the draft model of a source has shown on some tokens what it can do."""
+        return self._num_examined.get(_model_of(source), 0) >= READING_TRIAL
 
     def pass_by(self, sequence_id: int, key: Key) -> None:
         """A round in which nothing was drafted for a sequence from a source that could have been."""
@@ -168,6 +173,9 @@ class Acceptance:
             (done.sequence_id, key, prospect.num_cut > 0), self._shift(done.sequence_id, key, prospect)
         )
         prior = table.prior
+        if num_examined > done.num_free:
+            name = _model_of(key[0])
+            self._num_examined[name] = self._num_examined.get(name, 0) + num_examined - done.num_free
         for depth in range(num_examined):
             was_accepted = _was_first(done, depth)
             if depth < num_guessed:
@@ -250,6 +258,11 @@ def _siblings() -> list[Share]:
     """Second, third and fourth children, before anything is known of them: the likelihood of a draft model's second
     choice where its first was wrong, and so on (papers quote .3 to .5 for the second)."""
     return [Share(mean * PRIOR_WEIGHT, PRIOR_WEIGHT) for mean in (0.35, 0.2, 0.12)]
+
+
+def _model_of(source: str) -> str:
+    """Who drafts the tokens that are not free ("model" of "suffix+model")."""
+    return source.rpartition("+")[2]
 
 
 def _was_first(done: Round, depth: int) -> bool:

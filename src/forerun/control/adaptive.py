@@ -94,7 +94,12 @@ class AdaptiveLength:
         prices = self._prices(sequences)
         plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
         offered = [
-            offers_of(prospects[i], len(sequences[i].tokens), len(sequences[i].tokens) - sequences[i].prompt_length)
+            offers_of(
+                prospects[i],
+                len(sequences[i].tokens),
+                len(sequences[i].tokens) - sequences[i].prompt_length,
+                self.acceptance.is_known,
+            )
             for i in decoding
         ]
         if self._num_rounds < self._thinks_of_models_at:

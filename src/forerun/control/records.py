@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from forerun.control.acceptance import CUT, Key
@@ -12,7 +12,9 @@ VIEW = 128
 """Tokens of a long text that a draft model is shown first: it reads no more than is likely to matter, and all of the
 text where that turns out to be too little (docs/control.md has what acceptance it costs)."""
 
-
+FIRST_VIEW = 32
+"""The same for a draft model that nothing is known of yet: it may be of no use at all, and finds that out with what it
+reads by the way. The first answer has somewhat shorter drafts for it."""
 FIRST_TOKENS = 4
 """Tokens that an answer begins with before a draft model reads a long text for it: an answer that copies its prompt
 shows by then that it does, and has no use for the reading; very short answers are over."""
@@ -93,11 +95,17 @@ class Offer:
         return self.prospect.source, self.prospect.num_cut > 0
 
 
-def offers_of(prospects: Sequence[Prospect], num_tokens: int, num_output: int) -> list[Offer]:
-    """All ways to draft from them for a text of `num_tokens`, of which `num_output` are the answer's."""
+def offers_of(
+    prospects: Sequence[Prospect], num_tokens: int, num_output: int, is_known: Callable[[str], bool]
+) -> list[Offer]:
+    """All ways to draft from them for a text of `num_tokens`, of which `num_output` are the answer's. `is_known` tells
+    of a source whether its draft model has been seen to draft."""
     found: list[Offer] = []
     for prospect in prospects:
         if prospect.num_unread > VIEW and num_output < FIRST_TOKENS and prospect.longest > prospect.num_free:
+            continue
+        if prospect.num_unread > 2 * FIRST_VIEW and not is_known(prospect.source):
+            found.append(Offer(with_latest(prospect, FIRST_VIEW, num_tokens), most_unread=FIRST_VIEW))
             continue
         found.append(Offer(_seen(prospect, prospect.num_unread, prospect.num_cut)))
         if prospect.longest == prospect.num_free:
