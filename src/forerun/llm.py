@@ -14,7 +14,8 @@ from forerun.checks import shown
 from forerun.constraints.cache import GrammarCache
 from forerun.control.policy import Policy
 from forerun.drafting.base import Drafter
-from forerun.engine import Engine
+from forerun.engine import Engine, Service
+from forerun.engine.engine import NO_WISHES
 from forerun.engine.request import needs_tokenizer
 from forerun.errors import ForerunError, ParameterError, PromptError
 from forerun.models.reader import TextReader
@@ -106,9 +107,17 @@ class LLM:
             )
         return self.open(prompt, sampling)
 
-    def open(self, prompt: Prompt, params: SamplingParams) -> Stream:
+    def open(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        service: Service = NO_WISHES,
+        is_chat: bool | None = None,
+    ) -> Stream:
         """What `generate` and `stream` are made of: queue a request and return its stream. With `best_of` the pieces of
-        all texts come, and `result` has the best of them."""
+        all texts come, and `result` has the best of them. `is_chat`: whether token ids are those of messages, so that the
+        answer is a text of its own."""
         self._check_open()
         started = perf_counter()
         tokens = self.encode(prompt)
@@ -118,7 +127,7 @@ class LLM:
             choices: list[Choice] = []
             try:
                 for index in range(params.num_choices):
-                    reader = self._reader(params, continues=not _is_chat(prompt))
+                    reader = self._reader(params, continues=not (_is_chat(prompt) if is_chat is None else is_chat))
                     sequence = self.engine.add(
                         tokens,
                         params,
@@ -126,6 +135,7 @@ class LLM:
                         leader=choices[0].sequence if choices else None,
                         watch=reader.add,
                         constraints=() if grammar is None else [grammar.start()],
+                        service=service,
                     )
                     choices.append(Choice(sequence, reader, started))
                 self._outbox.update({choice.sequence.sequence_id: deque() for choice in choices})
@@ -135,8 +145,8 @@ class LLM:
                     self._end(choice.sequence.sequence_id)
                 raise
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids a prompt stands for."""
+    def encode(self, prompt: Prompt, template: Mapping[str, Any] | None = None) -> list[int]:
+        """The token ids a prompt stands for; `template` goes to the chat template of messages."""
         if isinstance(prompt, str):
             return list(self._need_tokenizer().encode(prompt))
         if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)) or len(prompt) == 0:
@@ -146,7 +156,7 @@ class LLM:
                 'for example "def add(a, b):" or [{"role": "user", "content": "Hello"}]',
             )
         if _is_chat(prompt):
-            return list(self._need_tokenizer().encode_chat(prompt))
+            return list(self._need_tokenizer().encode_chat(prompt, **(template or {})))
         if all(hasattr(part, "__index__") and not isinstance(part, bool) for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {shown(prompt)}")
@@ -230,11 +240,39 @@ class LLM:
                 for key, box in zip(sequence_ids, boxes, strict=True):
                     if box is None or self.engine.is_idle:
                         return Delta(key, (), (), "cancelled"), perf_counter()
-                self._drop_orphans()
-                deltas, now = self.engine.step(), perf_counter()
-                for delta in deltas:
-                    if delta.sequence_id in self._outbox:
-                        self._outbox[delta.sequence_id].append((delta, now))
+                self._step()
+
+    def pump(self) -> bool:
+        """Step the engine once for everybody; False if there was nothing to do. For servers, whose one thread steps and
+        then hands out what each stream has (`Stream.ready`)."""
+        with self._lock:
+            while self._dropped:
+                self._end(self._dropped[0])
+                self._dropped.popleft()
+            if self._is_closed or self.engine.is_idle:
+                return False
+            self._step()
+            return True
+
+    def _step(self) -> None:
+        self._drop_orphans()
+        deltas, now = self.engine.step(), perf_counter()
+        for delta in deltas:
+            if delta.sequence_id in self._outbox:
+                self._outbox[delta.sequence_id].append((delta, now))
+
+    def _ready(self, sequence_ids: Sequence[int]) -> list[tuple[Delta, float]]:
+        """What was committed for these sequences and not taken yet, in the order of time."""
+        with self._lock:
+            found: list[tuple[Delta, float]] = []
+            for key in sequence_ids:
+                box = self._outbox.get(key)
+                if box is None:
+                    found.append((Delta(key, (), (), "cancelled"), perf_counter()))
+                else:
+                    found.extend(box)
+                    box.clear()
+            return sorted(found, key=lambda one: one[1])
 
     def _drop_orphans(self) -> None:
         """End what the engine runs and nobody reads: requests that an interrupt caught between the two."""

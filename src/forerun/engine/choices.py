@@ -1,7 +1,9 @@
-"""Several choices of one prompt: one of them reads it, and the others start from forks of its cache."""
+"""Who reads a prompt for whom: choices of one prompt, and requests that begin alike, start from forks of one cache."""
 
 from __future__ import annotations
 
+from forerun.drafting.caches import MIN_SHARED, common_length
+from forerun.engine.kept import KeptTexts
 from forerun.engine.scheduler import Scheduler
 from forerun.engine.sequence import Sequence
 from forerun.errors import ContractError
@@ -12,10 +14,13 @@ class SharedPrompts:
     """Who waits for whose prompt. A follower is scheduled once its leader has read the prompt and forked when it is
     admitted, so no more caches are held than sequences run, but for the leader's own: that one is kept until its last
     follower has started, also when the leader has ended.
+
+    With `kept`, texts that have ended and texts that are running lend their beginnings to every new one, and a new one
+    waits for another that is about to read most of it.
     """
 
-    def __init__(self, target: Model, scheduler: Scheduler) -> None:
-        self._target, self._scheduler = target, scheduler
+    def __init__(self, target: Model, scheduler: Scheduler, kept: KeptTexts | None = None) -> None:
+        self._target, self._scheduler, self._kept = target, scheduler, kept
         self._followers: dict[int, list[Sequence]] = {}  # by leader: those who have not started
         self._read: set[int] = set()  # leaders whose cache holds the prompt
         self._ended: set[int] = set()  # of these, the ones that are only kept for their followers
@@ -39,23 +44,50 @@ class SharedPrompts:
             for follower in self._followers[key]:
                 self._scheduler.add(follower)
 
-    def begin(self, sequence: Sequence) -> None:
-        """Give a sequence its cache. May be done again after it was interrupted."""
-        self._target.free(sequence.sequence_id)
+    def is_needed(self, sequence: Sequence) -> bool:
+        """Whether others wait for what this one reads."""
+        return sequence.sequence_id in self._followers
+
+    def begin(self, sequence: Sequence) -> bool:
+        """Give a sequence its cache; False where it had better wait for another that reads the same. May be done again
+        after it was interrupted."""
         if sequence.leader_id in self._read:
             # The prompt's last token is fed again, for the row after it.
-            self._target.fork(sequence.leader_id, sequence.sequence_id, sequence.prompt_length - 1)
+            source, length = sequence.leader_id, sequence.prompt_length - 1
+        elif self._kept is None:
+            source, length = None, 0
         else:
+            source, length = self._kept.nearest(sequence, self._scheduler.running)
+            if self._is_being_read(sequence, length):
+                return False
+        self._target.free(sequence.sequence_id)
+        if source is None:
             self._target.begin(sequence.sequence_id)
+        else:
+            self._target.fork(source, sequence.sequence_id, length)
+        sequence.num_shared = length
         sequence.is_begun = True
         self._leave(sequence)
+        return True
+
+    def _is_being_read(self, sequence: Sequence, num_shared: int) -> bool:
+        """Whether a running sequence is about to read much more of this one's text than can be had now."""
+        for other in self._scheduler.running:
+            if other.is_begun and other is not sequence and other.num_missing > 1 and not sequence.num_unscored:
+                saved = common_length(other.tokens, sequence.tokens) - num_shared
+                is_much = saved >= max(MIN_SHARED, (len(sequence.tokens) - num_shared) / 2)
+                if is_much and self._kept is not None and self._kept.may_share(sequence, other):
+                    return True
+        return False
 
     def end(self, sequence: Sequence) -> None:
         """A sequence has ended: free what nobody needs any more, and find a new reader if it was to read for others."""
         self._leave(sequence)
         key = sequence.sequence_id
         if key not in self._followers:
-            self._target.free(key)
+            if self._kept is None or not self._kept.keep(sequence):
+                self._target.free(key)
+            sequence.is_begun = False
         elif key in self._read:
             self._ended.add(key)
             self._target.keep(key, sequence.prompt_length - 1)

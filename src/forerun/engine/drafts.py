@@ -8,9 +8,10 @@ from dataclasses import replace
 from forerun.control.policy import Load, Policy
 from forerun.drafting.base import Drafter
 from forerun.engine.scheduler import Slice
+from forerun.engine.sequence import Sequence
 from forerun.errors import ContractError, UserCodeError
 from forerun.topology import chain, depths, first_path, is_sound, up_to
-from forerun.types import Draft, Plan
+from forerun.types import Draft, Plan, Prospect
 
 
 def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting: int, trees: bool = True) -> list[Plan]:
@@ -20,6 +21,10 @@ def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting:
     longest = [part.sequence.max_shape if part.is_complete else 0 for part in parts]
     sequences = [part.sequence for part in parts]
     prospects = drafter.prospects(sequences, longest)
+    prospects = [
+        each if one.service.sources is None else [prospect for prospect in each if prospect.source in one.service.sources]
+        for one, each in zip(sequences, prospects, strict=True)
+    ]
     if not trees:
         prospects = [[replace(prospect, trees=False) for prospect in each] for each in prospects]
     load = Load(len(parts), num_waiting, sum(part.num_tokens for part in parts))
@@ -28,7 +33,7 @@ def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting:
         raise ContractError(f"the policy returned {plans} for {len(parts)} sequences")
     return [
         _within(plan, most, trees and any(one.trees for one in each if plan.source in (None, one.source)))
-        for plan, most, each in zip(plans, longest, prospects, strict=True)
+        for plan, most, each in zip(map(_allowed, plans, sequences, prospects), longest, prospects, strict=True)
     ]
 
 
@@ -59,6 +64,14 @@ def prefixes(draft: Draft) -> list[tuple[int, ...]]:
 
 def _is_sound(plan: Plan) -> bool:
     return plan.shape >= 0 and plan.read >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
+
+
+def _allowed(plan: Plan, sequence: Sequence, prospects: Seq[Prospect]) -> Plan:
+    """The plan with a source that the request allows; where the policy left it open, the first of those."""
+    sources = sequence.service.sources
+    if sources is None or plan.source in sources or not (plan.shape or plan.read):
+        return plan
+    return replace(plan, source=prospects[0].source) if plan.source is None and prospects else Plan()
 
 
 def _within(plan: Plan, most: int, trees: bool) -> Plan:

@@ -13,10 +13,11 @@ from forerun.drafting.base import Drafter, NoDrafter
 from forerun.engine.choices import SharedPrompts
 from forerun.engine.commit import commit, score_prompt
 from forerun.engine.drafts import make_drafts, make_plans, prefixes
+from forerun.engine.kept import KeptTexts
 from forerun.engine.request import make_sequence
 from forerun.engine.scheduler import Scheduler, Slice
-from forerun.engine.sequence import Sequence, Watch
-from forerun.errors import NumericalError, UserCodeError
+from forerun.engine.sequence import Sequence, Service, Watch
+from forerun.errors import ContractError, DeadlineError, NumericalError, UserCodeError
 from forerun.randomness import Noise, make_noise
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution, Processing, SamplingParams
@@ -26,6 +27,8 @@ from forerun.verification import DEFAULT_RULES, Rules, verify
 _IDS = count()
 """Ids of sequences, counted for the whole process: engines may share a model, and no two caches may share an id."""
 
+NO_WISHES = Service()
+
 NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
 
 
@@ -33,7 +36,8 @@ class Engine:
     """Continuous batching with speculation. `step` is the whole algorithm; a single request is a batch of one.
 
     `vocabulary_size` is the real vocabulary (default: the target's row width): ids beyond it are never chosen.
-    `eos_ids` end a text unless its request ignores them. `rules`, `make_noise` and `make_processing` are parts that
+    `eos_ids` end a text unless its request ignores them. `kept` has new texts start from what was read for others that
+    begin alike (default: from nothing). `rules`, `make_noise` and `make_processing` are parts that
     tests and audits replace by broken or enumerating ones.
     """
 
@@ -46,6 +50,7 @@ class Engine:
         vocabulary_size: int | None = None,
         eos_ids: Seq[int] = (),
         scheduler: Scheduler | None = None,
+        kept: KeptTexts | None = None,
         rules: Rules = DEFAULT_RULES,
         make_noise: NoiseFactory = make_noise,
         make_processing: Callable[..., Processing] = Processing,
@@ -62,7 +67,9 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
-        self._prompts = SharedPrompts(target, self.scheduler)
+        self.kept = kept
+        self._prompts = SharedPrompts(target, self.scheduler, kept)
+        self._deadlines: dict[int, float] = {}
         self._ending: dict[int, Sequence] = {}  # ended, but not yet wholly let go of: an interrupt may come in between
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -76,19 +83,21 @@ class Engine:
         leader: Sequence | None = None,
         watch: Watch | None = None,
         constraints: Seq[Constraint] = (),
+        service: Service = NO_WISHES,
     ) -> Sequence:
         """Queue a request; refused before any work if it cannot be served.
 
         `choice` tells apart several answers to one prompt and seed. A `leader` with the same prompt reads it for this
         one too: its cache is forked once it holds the prompt. `watch` sees each delivered token and may end the
-        text (stop strings); `constraints` are fresh ones, for this sequence alone.
+        text (stop strings); `constraints` are fresh ones, for this sequence alone. What has not ended at the deadline of
+        its `service` fails with a DeadlineError.
         """
         sequence = make_sequence(
             next(_IDS),
             prompt,
             params,
             vocabulary_size=self.vocabulary_size,
-            context_length=self.target.capabilities.context_length,
+            context_length=self._most_tokens,
             eos_ids=self.eos_ids,
             choice=choice,
             seed=None if leader is None else leader.seed,
@@ -96,6 +105,7 @@ class Engine:
             constraints=constraints,
             make_processing=self.make_processing,
         )
+        sequence.service = service
         if params.max_tokens == 0 and not sequence.num_unscored:
             sequence.finish_reason = "length"
             self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))
@@ -105,7 +115,16 @@ class Engine:
         else:
             self.scheduler.add(sequence)
         self._sequences[sequence.sequence_id] = sequence
+        if service.deadline is not None:
+            self._deadlines[sequence.sequence_id] = service.deadline
         return sequence
+
+    def share(self, kept: KeptTexts | None) -> None:
+        """From now on have new texts start from what `kept` holds; only while nothing runs."""
+        if self._sequences:
+            raise ContractError("beginnings can be shared from before the first request on only")
+        self.kept = kept
+        self._prompts = SharedPrompts(self.target, self.scheduler, kept)
 
     def cancel(self, sequence_id: int) -> None:
         """End a request now and free everything it holds; finished and unknown ids are ignored."""
@@ -117,6 +136,12 @@ class Engine:
         """Cancel every request."""
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "cancelled")
+
+    @property
+    def _most_tokens(self) -> int | None:
+        """What one text may have: the context, and all memory there is."""
+        limits = self.target.capabilities.context_length, self.scheduler.max_cached
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def sequence_ids(self) -> KeysView[int]:
@@ -135,6 +160,7 @@ class Engine:
         start = perf_counter()
         for sequence in list(self._ending.values()):
             self._let_go(sequence)
+        self._end_overdue(start)
         parts = self._batch()
         if not parts:
             return self._reported()
@@ -163,10 +189,17 @@ class Engine:
 
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
-        self.scheduler.admit()
+        for sequence in self.scheduler.admit(self._prompts.is_needed):
+            # It reads its text again when it is resumed; its tokens, and all that follows from them, are untouched.
+            self.target.free(sequence.sequence_id)
+            self.drafter.release(sequence.sequence_id)
+            sequence.is_begun = False
+        if self.kept is not None and self.scheduler.max_cached is not None:
+            self.kept.shrink(max(self.scheduler.max_cached - self.scheduler.num_cached, 0))
         for sequence in list(self.scheduler.running):
-            if not sequence.is_begun:
-                self._prompts.begin(sequence)
+            if not sequence.is_begun and not self._prompts.begin(sequence):
+                sequence.num_missing = 0
+                continue
             # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
             # it are dropped, also after a pass that was interrupted.
             cached = self.target.length(sequence.sequence_id)
@@ -262,6 +295,12 @@ class Engine:
                 self._report(sequence, Delta(sequence.sequence_id, (), (), "length"))
         return rounds
 
+    def _end_overdue(self, now: float) -> None:
+        for sequence_id in [key for key, deadline in self._deadlines.items() if deadline <= now]:
+            sequence = self._sequences.get(sequence_id)
+            if sequence is not None:
+                self._fail(sequence, DeadlineError(sequence.num_output))
+
     def _reported(self) -> list[Delta]:
         deltas, self._unreported = self._unreported, []
         return deltas
@@ -278,6 +317,7 @@ class Engine:
         sequence.finish_reason = reason
         self._ending[sequence.sequence_id] = sequence
         self._sequences.pop(sequence.sequence_id, None)
+        self._deadlines.pop(sequence.sequence_id, None)
         self._let_go(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:

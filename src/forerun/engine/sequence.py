@@ -16,6 +16,21 @@ Watch = Callable[[int], bool]
 """Called with each delivered token, in order; True ends the text with that token (a stop string is complete)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How a request is served. None of it changes its text.
+
+    Smaller `priority` numbers go first. What has not ended at `deadline` (by `perf_counter`) fails. `max_draft` is the
+    longest draft (None: what the policy likes; 0: no speculation), `sources` the only ones that may draft ("suffix",
+    "model", ...; None: any).
+    """
+
+    priority: int = 0
+    deadline: float | None = None
+    max_draft: int | None = None
+    sources: frozenset[str] | None = None
+
+
 @dataclass
 class Sequence:
     """One request in the engine. `tokens` only grows, and only the engine's commit appends.
@@ -35,7 +50,9 @@ class Sequence:
     stop_ids: frozenset[int]
     processing: Processing
     watch: Watch | None = None
+    service: Service = Service()
     is_begun: bool = False  # the target holds a cache for it
+    num_shared: int = 0  # tokens that its cache began with, read for another text
     leader_id: int | None = None  # whose cache it will be forked from
     num_missing: int = 0
     round_noise: Noise | None = None
@@ -64,8 +81,9 @@ class Sequence:
 
     @property
     def max_shape(self) -> int:
-        """The longest useful draft: one place is left for the target's own token."""
-        return max(self.limit - len(self.tokens) - 1, 0)
+        """The longest useful draft that was not ruled out: one place is left for the target's own token."""
+        most = max(self.limit - len(self.tokens) - 1, 0)
+        return most if self.service.max_draft is None else min(most, self.service.max_draft)
 
     @property
     def num_keepable(self) -> int:
