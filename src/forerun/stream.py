@@ -133,6 +133,16 @@ class Stream(Iterator[Piece]):
         return all(choice.reason is not None for choice in self._choices)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether any of its texts has had a place."""
+        return any(choice.sequence.is_begun or choice.sequence.num_output for choice in self._choices)
+
+    @property
+    def num_shared(self) -> int:
+        """Tokens of the prompt that had been read for another text, and were not read again for the first of these."""
+        return self._choices[0].sequence.num_shared
+
+    @property
     def statistics(self) -> list[tuple[int, Statistics]]:
         """(choice, what speculation did for it so far)."""
         return [(choice.sequence.choice, choice.sequence.statistics) for choice in self._choices]

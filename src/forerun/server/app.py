@@ -24,6 +24,7 @@ from forerun.result import Piece, Result
 from forerun.server.answers import ChatChoice, CompletionChoice, Head, running_usage, speculation, usage
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, api_error, no_such_model, not_found, unauthorized
+from forerun.server.metrics import CONTENT_TYPE
 from forerun.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, Sampled, TokenizeRequest
 from forerun.server.sampling import Asked, understood
 from forerun.server.service import Service, Ticket
@@ -85,6 +86,8 @@ class Gate:
         except (asyncio.TimeoutError, TimeoutError):
             log.warning("a client does not read its answer", extra={"request_id": request_id})
         finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._service.metrics.note_response(route, scope["method"], status)
             log.info(
                 "%s %s %d %.0f ms", scope["method"], scope["path"], status, 1e3 * (perf_counter() - started),
                 extra={"request_id": request_id, "path": scope["path"], "status": status,
@@ -173,7 +176,7 @@ def _add_status(app: FastAPI, service: Service, config: ServerConfig) -> None:
     @app.get("/metrics")
     async def metrics() -> Response:
         service.refresh_metrics()
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
     if config.page:
 

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from forerun.control.policy import Load, Policy
-from forerun.drafting.base import SequenceView
+from forerun.errors import DeadlineError
 from forerun.llm import LLM, Prompt
 from forerun.result import Result
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.metrics import Metrics
+from forerun.server.metrics import MeteredPolicy, Metrics
 from forerun.server.reasoning import OPEN as THINK
 from forerun.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from forerun.server.sampling import Asked
 from forerun.server.tools import ToolWish
 from forerun.server.worker import Job, Said, Worker
-from forerun.types import Plan, Prospect, Round, Step
 from forerun.version import __version__
 
 INFILLING = (
@@ -32,29 +30,6 @@ INFILLING = (
     ("<|fim▁begin|>", "<|fim▁hole|>", "<|fim▁end|>"),
 )
 """Control tokens of models that fill in the middle: what comes before the prefix, the suffix and the middle."""
-
-
-class MeteredPolicy:
-    """Plans as another policy does, and has every pass counted."""
-
-    def __init__(self, policy: Policy, metrics: Metrics) -> None:
-        self.policy, self._metrics = policy, metrics
-
-    def __repr__(self) -> str:
-        return repr(self.policy)
-
-    def plan(
-        self, sequences: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], load: Load
-    ) -> list[Plan]:
-        return self.policy.plan(sequences, prospects, load)
-
-    def update(self, rounds: Sequence[Round], step: Step) -> None:
-        predicted = getattr(self.policy, "prediction", None)
-        if predicted is not None:
-            self._metrics.predicted_s.inc(predicted.milliseconds / 1e3)
-            self._metrics.predicted_tokens.inc(predicted.num_tokens)
-        self.policy.update(rounds, step)
-        self._metrics.note_step(rounds, step)
 
 
 @dataclass
@@ -205,7 +180,7 @@ class Service:
         # Token ids go to the engine, with messages' own beginning: what is said of the prompt is known here already.
         jobs = [Job(ids, asked.params, asked.service, loop, template is not None, explains=asked.explains) for ids in tokens]
         self.worker.submit(*jobs)
-        self.metrics.count("prompt", sum(map(len, tokens)))
+        self.metrics.note_prompt(sum(map(len, tokens)))
         return Ticket(self.worker, jobs, tokens)
 
     def tokens_of(self, request: TokenizeRequest) -> list[int]:
@@ -242,6 +217,9 @@ class Service:
     def refresh_metrics(self) -> None:
         """Read what is only looked at when somebody asks."""
         scheduler, kept = self.llm.engine.scheduler, self.llm.engine.kept
+        self.metrics.places.set(scheduler.max_sequences)
+        self.metrics.held.set(self.worker.num_held)
+        self.metrics.held_limit.set(self.config.max_requests)
         self.metrics.running.set(len(scheduler.running))
         self.metrics.waiting.set(len(scheduler.waiting))
         self.metrics.cached.set(scheduler.num_cached)
@@ -249,16 +227,15 @@ class Service:
         self.metrics.memory.set(_resident_bytes())
 
     def _note_end(self, job: Job, now: float) -> None:
-        self.metrics.whole_s.observe(now - job.came)
-        self.metrics.count("completion", job.num_tokens)
-        reason = "cancelled"
-        if job.stream is not None and job.stream.is_done:
-            reason = "error" if job.stream.error is not None else job.stream.result.finish_reason
-        self.metrics.note_end(reason)
-        if job.first_at is not None:
-            self.metrics.first_s.observe(job.first_at - job.came)
-            if job.num_tokens > 1:
-                self.metrics.token_s.observe((now - job.first_at) / (job.num_tokens - 1))
+        stream, first_s = job.stream, None if job.first_at is None else job.first_at - job.came
+        if stream is None:
+            self.metrics.note_end("error", now - job.came)
+            return
+        result, error = stream.result, job.error or stream.error
+        outcome = result.finish_reason if error is None else "deadline" if isinstance(error, DeadlineError) else "error"
+        if job.began_at is not None:
+            self.metrics.note_begin(job.began_at - job.came, stream.num_shared)
+        self.metrics.note_end(outcome, now - job.came, first_s, result)
 
 
 def _resident_bytes() -> int:

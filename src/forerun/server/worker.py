@@ -48,7 +48,9 @@ class Job:
     events: asyncio.Queue[Said | Result | BaseException] = field(default_factory=asyncio.Queue)
     came: float = field(default_factory=perf_counter)
     stream: Stream | None = None
+    began_at: float | None = None  # the pass that began to read it
     first_at: float | None = None
+    error: BaseException | None = None  # what ended it from outside
     num_tokens: int = 0
     explains: bool = False
     seen: dict[int, Counter[tuple[int, int]]] = field(default_factory=dict)  # rounds of each choice that were told
@@ -171,6 +173,7 @@ class Worker:
             job.send(error)
 
     def _step(self) -> None:
+        started = perf_counter()
         for failures in range(1, MAX_FAILURES + 1):
             try:
                 self.llm.pump()
@@ -181,13 +184,15 @@ class Worker:
                     self._end_all(error)
                     return
         for job in list(self._jobs):
-            self._hand_out(job)
+            self._hand_out(job, started)
 
-    def _hand_out(self, job: Job) -> None:
-        """What is there for a job, and its end."""
+    def _hand_out(self, job: Job, started: float) -> None:
+        """What is there for a job since the step that began at `started`, and its end."""
         stream = job.stream
         if stream is None:
             return
+        if job.began_at is None and stream.has_begun:
+            job.began_at = started
         pieces = stream.ready()
         if pieces:
             job.num_tokens += sum(1 for piece in pieces if piece.token is not None)
@@ -210,6 +215,7 @@ class Worker:
                     job.stream.close()
             except Exception:
                 log.exception("a request could not be closed")
+            job.error = None if self._is_stopping else error
             self._forget(job)
             job.send(error)
         while True:
