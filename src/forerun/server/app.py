@@ -8,7 +8,6 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from importlib.resources import files
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
@@ -25,6 +24,7 @@ from forerun.server.answers import ChatChoice, CompletionChoice, Head, running_u
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, api_error, no_such_model, not_found, unauthorized
 from forerun.server.metrics import CONTENT_TYPE
+from forerun.server.page import playground
 from forerun.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, Sampled, TokenizeRequest
 from forerun.server.sampling import Asked, understood
 from forerun.server.service import Service, Ticket
@@ -183,8 +183,8 @@ def _add_status(app: FastAPI, service: Service, config: ServerConfig) -> None:
         @app.get("/", include_in_schema=False)
         async def page() -> HTMLResponse:
             """The playground."""
-            text = (files("forerun.server") / "page" / "index.html").read_text(encoding="utf-8")
-            return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
+            text, headers = playground()
+            return HTMLResponse(text, headers=headers)
 
 
 def _add_models(app: FastAPI, service: Service, config: ServerConfig) -> None:
