@@ -161,6 +161,14 @@ class LLM:
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {shown(prompt)}")
 
+    def ready(self, params: SamplingParams) -> SamplingParams:
+        """The same request with its words as token ids and its grammar compiled, which may take seconds: nothing slow is
+        left for `open` to do. Any thread may do it, while others go on."""
+        params, grammar = self._prepare(params)
+        if grammar is None:
+            return params
+        return replace(params, regex=None, json_schema=None, grammar=None, one_of=None, constraint=grammar)
+
     def close(self) -> None:
         """Cancel what is running and let go of the models (`engine` is gone). Further calls are refused."""
         with self._lock:
@@ -196,9 +204,8 @@ class LLM:
             return params, None
         if any(isinstance(word, str) for word in params.bad_words or ()):
             params = replace(params, bad_words=self._words(params.bad_words or ()))
-        if params.regex is None and params.json_schema is None:
-            return params, None
-        return params, self._grammars.get(params.regex, params.json_schema)
+        structure = params.structure
+        return params, None if structure is None else self._grammars.get(*structure)
 
     def _vocabulary(self) -> Vocabulary:
         from forerun.constraints.vocabulary import Vocabulary
