@@ -24,7 +24,8 @@ class ServerConfig:
     neither beginnings nor drafts are shared between them. `max_requests` run or wait at once, of which `max_running`
     run; more are refused with 429. `max_choices` bounds n x prompts of one request, `max_prompt` its prompt's tokens.
     `default_max_tokens` is for completions that name none. `deadline_s` ends whatever takes longer, `send_s` a client
-    that does not read, `drain_s` is what running requests get to finish when the server is stopped.
+    that does not read, `receive_s` one that does not finish its request; `ping_s` is how long a stream is silent before
+    it says that it lives (0: never), `drain_s` is what running requests get to finish when the server is stopped.
     `max_cached` bounds the tokens in all caches, `max_kept` those of texts that have ended.
     """
 
@@ -45,6 +46,8 @@ class ServerConfig:
     default_max_tokens: int = 16
     deadline_s: float = 600.0
     send_s: float = 30.0
+    receive_s: float = 60.0
+    ping_s: float = 15.0
     drain_s: float = 30.0
     stall_ms: float = 400.0
     log_format: str = "text"
@@ -59,7 +62,7 @@ class ServerConfig:
         for name in ("max_prompt", "max_cached"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 2, None, "a whole number of tokens, at least 2")
-        for name in ("deadline_s", "send_s", "drain_s", "stall_ms"):
+        for name in ("deadline_s", "send_s", "receive_s", "ping_s", "drain_s", "stall_ms"):
             real(name, getattr(self, name), 0.0, 1e9, "a number of at least 0")
         if self.log_format not in ("text", "json"):
             raise ParameterError("log_format", f"{shown(self.log_format)} is not allowed", "text or json")

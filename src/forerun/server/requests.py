@@ -1,12 +1,22 @@
-"""What the OpenAI API can be asked, and what the rest of the world adds to it. Unknown fields are kept, to be warned of."""
+"""What the OpenAI API can be asked, and what others add to it. Unknown fields are kept, to be warned of."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
-Number = Annotated[float, Field(strict=False)]
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 16.0 is 16."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Number = Annotated[float, Field(strict=True)]
+Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Field(strict=True)]
+Token = Annotated[int, Field(strict=True, ge=0)]
+Text = StrictStr
+Switch = StrictBool
 
 
 class _Request(BaseModel):
@@ -19,8 +29,8 @@ class _Request(BaseModel):
 
 
 class StreamOptions(_Request):
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: Switch = False
+    continuous_usage_stats: Switch = False
 
 
 class Speculation(BaseModel):
@@ -28,29 +38,42 @@ class Speculation(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    enabled: bool = True
-    max_k: Annotated[int, Field(ge=0, le=1024)] | None = None
-    drafter: str | list[str] | None = None
-    explain: bool = False
+    enabled: Switch = True
+    max_k: Annotated[Whole, Field(ge=0, le=1024)] | None = None
+    drafter: Text | list[Text] | None = None
+    explain: Switch = False
 
 
 class JsonSchema(_Request):
-    name: str | None = None
-    description: str | None = None
-    strict: bool | None = None
+    name: Text | None = None
+    description: Text | None = None
+    strict: Switch | None = None
     schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
 
 
 class ResponseFormat(_Request):
-    type: str
+    type: Text
     json_schema: JsonSchema | None = None
+    grammar: Text | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """The same wishes as `regex`, `guided_json` and so on, in one place, as in vLLM."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    json_: dict[str, Any] | Text | None = Field(None, alias="json")
+    regex: Text | None = None
+    grammar: Text | None = None
+    choice: list[Text] | None = None
+    json_object: Switch | None = None
 
 
 class Function(_Request):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    description: str | None = None
+    name: Annotated[Text, Field(min_length=1, max_length=256)]
+    description: Text | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: Switch | None = None
 
 
 class Tool(_Request):
@@ -61,69 +84,73 @@ class Tool(_Request):
 class Sampled(_Request):
     """What completions and chats have in common."""
 
-    model: str | None = None
+    model: Text | None = None
     temperature: Number | None = None
     top_p: Number | None = None
-    top_k: int | None = None
+    top_k: Whole | None = None
     min_p: Number | None = None
-    n: int | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
+    n: Whole | None = None
+    seed: Whole | None = None
+    stop: Text | list[Text] | None = None
+    stop_token_ids: list[Token] | None = None
+    include_stop_str_in_output: Switch | None = None
+    ignore_eos: Switch | None = None
+    min_tokens: Whole | None = None
+    max_tokens: Whole | None = None
     logit_bias: dict[str, Number] | None = None
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     repetition_penalty: Number | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
-    regex: str | None = None
-    guided_regex: str | None = None
-    guided_json: dict[str, Any] | str | None = None
+    bad_words: list[Text] | None = None
+    allowed_token_ids: list[Token] | None = None
+    regex: Text | None = None
+    guided_regex: Text | None = None
+    grammar: Text | None = None
+    one_of: list[Text] | None = None
+    guided_json: dict[str, Any] | Text | None = None
+    guided_grammar: Text | None = None
+    guided_choice: list[Text] | None = None
+    structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
-    stream: bool | None = None
+    stream: Switch | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    priority: int | None = None
+    user: Text | None = None
+    priority: Whole | None = None
     timeout: Annotated[Number, Field(gt=0)] | None = None
     speculation: Speculation | None = None
-    return_token_ids: bool | None = None
 
 
 class CompletionRequest(Sampled):
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
-    suffix: str | None = None
-    echo: bool | None = None
-    best_of: int | None = None
-    logprobs: int | None = None
+    prompt: Text | list[Text] | list[Token] | list[list[Token]] = ""
+    suffix: Text | None = None
+    echo: Switch | None = None
+    best_of: Whole | None = None
+    logprobs: Whole | None = None
 
 
 class ChatRequest(Sampled):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    max_completion_tokens: Whole | None = None
+    logprobs: Switch | None = None
+    top_logprobs: Whole | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
+    tool_choice: Text | dict[str, Any] | None = None
+    parallel_tool_calls: Switch | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Text | None = None
 
 
 class TokenizeRequest(_Request):
-    model: str | None = None
-    prompt: str | None = None
+    model: Text | None = None
+    prompt: Text | None = None
     messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool = True
-    return_token_strs: bool = False
+    add_special_tokens: Switch = True
+    return_token_strs: Switch = False
 
 
 class DetokenizeRequest(_Request):
-    model: str | None = None
-    tokens: list[int]
+    model: Text | None = None
+    tokens: list[Token]
 
 
 WITHOUT_EFFECT = {
@@ -133,6 +160,7 @@ WITHOUT_EFFECT = {
     "safety_identifier": "it is not looked at",
     "prompt_cache_key": "beginnings are shared without it",
     "prompt_cache_retention": "beginnings are shared without it",
+    "return_token_ids": "`speculation: {explain: true}` tells the tokens of streams",
     "verbosity": "the model has no such setting",
     "skip_special_tokens": "control tokens are always left out",
     "spaces_between_special_tokens": "control tokens are always left out",
@@ -146,8 +174,6 @@ REFUSED = {
     "function_call": "give `tool_choice`",
     "prediction": "drafts come from the server's own sources; give `speculation`",
     "web_search_options": "there is no web search",
-    "guided_grammar": "give `regex` or `response_format`",
-    "guided_choice": "give `regex`, for example 'yes|no'",
     "use_beam_search": "there is no beam search",
     "length_penalty": "there is no beam search",
     "early_stopping": "there is no beam search",

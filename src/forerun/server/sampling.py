@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 from forerun.engine import Service
 from forerun.errors import ParameterError
 from forerun.sampling import SamplingParams
+from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.requests import REFUSED, WITHOUT_EFFECT, ChatRequest, CompletionRequest, ResponseFormat, Sampled
-from forerun.types import LogprobsKind
+from forerun.server.tools import CLOSE, ToolWish
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 MOST_LOGPROBS = 20
+SAME = (
+    "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens",
+    "logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty", "bad_words", "allowed_token_ids",
+)  # fmt: skip
+"""Fields that are called the same in `SamplingParams`."""
 
 
 @dataclass(frozen=True)
@@ -30,44 +36,32 @@ class Asked:
 
 def understood(
     request: CompletionRequest | ChatRequest,
+    config: ServerConfig,
     *,
-    default_max_tokens: int | None,
-    deadline_s: float,
-    sources: frozenset[str],
-    tenant: str | None,
-    schema: dict[str, Any] | None = None,
-    kind: LogprobsKind = "raw",
+    sources: frozenset[str] = frozenset(),
+    tenant: str | None = None,
+    wish: ToolWish | None = None,
 ) -> Asked:
-    """Parameters and service of a request. `schema` is what its text must be besides (a tool's call). ApiError 400 names
-    what cannot be served."""
+    """Parameters and service of a request; `sources` are the names of what drafts here. ApiError 400 and ParameterError
+    name what cannot be served."""
     warnings = _warnings(request)
-    names = ("top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "min_tokens", "logit_bias", "repetition_penalty",
-             "frequency_penalty", "presence_penalty", "bad_words", "allowed_token_ids", "temperature", "top_p", "n",
-             "stop")  # fmt: skip
-    given: dict[str, Any] = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    given: dict[str, Any] = {name: getattr(request, name) for name in SAME if getattr(request, name) is not None}
     if request.include_stop_str_in_output is not None:
         given["include_stop_string"] = request.include_stop_str_in_output
-    for name in ("stop_token_ids", "bad_words", "allowed_token_ids"):
-        if name in given:
+    for name in ("stop_token_ids", "bad_words", "allowed_token_ids", "stop"):
+        if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
-    if isinstance(given.get("stop"), list):
-        given["stop"] = tuple(given["stop"])
     if "seed" in given:
         given["seed"] = given["seed"] % (1 << 64)  # negative ones are legal elsewhere
-    given |= _structure(request, schema)
-    if isinstance(request, ChatRequest):
-        given |= _chat_only(request, warnings)
-    else:
-        given |= _completion_only(request)
-    if given.get("max_tokens") is None and default_max_tokens is not None:
-        given["max_tokens"] = default_max_tokens
+    given |= _structure(request, None if wish is None else wish.schema)
+    given |= _chat_only(request, warnings) if isinstance(request, ChatRequest) else _completion_only(request, config)
     if tenant is not None:
         given["tenant"] = tenant
-    given["logprobs_kind"] = kind
-    return Asked(
-        SamplingParams.from_keywords(given), _service(request, deadline_s, sources), warnings,
-        bool(request.speculation and request.speculation.explain),
-    )  # fmt: skip
+    params = SamplingParams.from_keywords(given)
+    if wish is not None and wish.only_one:
+        params = replace(params, stop=(*params.stops, CLOSE))
+    explains = bool(request.speculation and request.speculation.explain)
+    return Asked(params, _service(request, config.deadline_s, sources), warnings, explains)
 
 
 def _warnings(request: Sampled) -> list[str]:
@@ -80,45 +74,54 @@ def _warnings(request: Sampled) -> list[str]:
             found.append(f"{name}: no effect here ({WITHOUT_EFFECT[name]})")
         else:
             found.append(f"{name}: unknown, and ignored")
-    for name in ("stream_options",):
-        part = getattr(request, name)
-        if part is not None:
-            found += [f"{name}.{inner}: unknown, and ignored" for inner in part.unknown]
+    if request.stream_options is not None:
+        if not request.stream:
+            raise ApiError(400, "stream_options: only where stream is true", param="stream_options")
+        found += [f"stream_options.{inner}: unknown, and ignored" for inner in request.stream_options.unknown]
     return found
 
 
 def _structure(request: Sampled, schema: dict[str, Any] | None) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    regex = request.regex if request.regex is not None else request.guided_regex
-    if regex is not None:
-        given["regex"] = regex
-    if request.guided_json is not None:
-        given["json_schema"] = request.guided_json
+    """What the whole text must be: at most one such wish, by whatever name."""
+    wishes: list[tuple[str, str, Any]] = [  # (field, parameter, value)
+        (name, parameter, getattr(request, name))
+        for name, parameter in (
+            ("regex", "regex"), ("grammar", "grammar"), ("one_of", "one_of"), ("guided_regex", "regex"),
+            ("guided_json", "json_schema"), ("guided_grammar", "grammar"), ("guided_choice", "one_of"),
+        )
+    ]  # fmt: skip
     if request.response_format is not None:
-        wanted = _schema_of(request.response_format)
-        if wanted is not None:
-            if given:
-                raise ApiError(400, f"response_format: cannot be combined with {next(iter(given))}", param="response_format")
-            given["json_schema"] = wanted
-    if schema is not None:
-        if given:
-            raise ApiError(400, "tool_choice: a forced call cannot be combined with a format", param="tool_choice")
-        given["json_schema"] = schema
-    return given
+        wishes.append(("response_format", *_of_format(request.response_format)))
+    more = request.structured_outputs
+    if more is not None:
+        wishes += [
+            ("structured_outputs", parameter, value)
+            for parameter, value in (
+                ("json_schema", more.json_), ("regex", more.regex), ("grammar", more.grammar), ("one_of", more.choice),
+                ("json_schema", ANY_OBJECT if more.json_object else None),
+            )
+        ]  # fmt: skip
+    wishes.append(("tool_choice", "json_schema", schema))
+    wishes = [wish for wish in wishes if wish[2] is not None]
+    if len(wishes) > 1:
+        raise ApiError(400, f"{wishes[1][0]}: cannot be combined with {wishes[0][0]}", param=wishes[1][0])
+    return {parameter: tuple(value) if isinstance(value, list) else value for _, parameter, value in wishes}
 
 
-def _schema_of(wanted: ResponseFormat) -> Any:
+def _of_format(wanted: ResponseFormat) -> tuple[str, Any]:
     if wanted.type == "text":
-        return None
+        return "json_schema", None
     if wanted.type == "json_object":
-        return ANY_OBJECT
+        return "json_schema", ANY_OBJECT
     if wanted.type == "json_schema":
         if wanted.json_schema is None or wanted.json_schema.schema_ is None:
             raise ApiError(
-                400, "response_format: json_schema needs {\"json_schema\": {\"name\": ..., \"schema\": {...}}}",
+                400, 'response_format: json_schema needs {"json_schema": {"name": ..., "schema": {...}}}',
                 param="response_format.json_schema",
             )  # fmt: skip
-        return wanted.json_schema.schema_
+        return "json_schema", wanted.json_schema.schema_
+    if wanted.type == "grammar" and wanted.grammar is not None:
+        return "grammar", wanted.grammar
     raise ApiError(
         400, f"response_format: {json.dumps(wanted.type)} is not served. text, json_object or json_schema",
         param="response_format.type",
@@ -140,10 +143,9 @@ def _chat_only(request: ChatRequest, warnings: list[str]) -> dict[str, Any]:
     return given
 
 
-def _completion_only(request: CompletionRequest) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    if request.max_tokens is not None:
-        given["max_tokens"] = request.max_tokens
+def _completion_only(request: CompletionRequest, config: ServerConfig) -> dict[str, Any]:
+    most = config.default_max_tokens if request.max_tokens is None else request.max_tokens
+    given: dict[str, Any] = {"max_tokens": max(most, request.min_tokens or 0) if request.max_tokens is None else most}
     if request.best_of is not None:
         given["best_of"] = request.best_of
         if request.stream and request.best_of > (request.n or 1):
@@ -164,16 +166,16 @@ def _num_logprobs(name: str, value: int) -> int:
 def _service(request: Sampled, deadline_s: float, sources: frozenset[str]) -> Service:
     wish = request.speculation
     seconds = min(request.timeout or deadline_s, deadline_s) if deadline_s else request.timeout
-    most = None
+    most: int | None = None
     allowed: frozenset[str] | None = None
     if wish is not None:
-        most = 0 if not wish.enabled else wish.max_k
+        most = wish.max_k if wish.enabled and wish.drafter != "none" else 0
         if wish.drafter is not None:
             named = [wish.drafter] if isinstance(wish.drafter, str) else wish.drafter
             unknown = [name for name in named if name not in sources and name != "none"]
             if unknown:
-                known = ", ".join(sorted(sources)) or "none"
-                raise ParameterError("speculation.drafter", f"{unknown[0]!r} does not draft here", f"one of {known}")
+                known = ", ".join(["none", *sorted(sources)])
+                raise ParameterError("speculation.drafter", f"{unknown[0]!r} does not draft here", f"known: {known}")
             allowed = frozenset(named)
     return Service(
         priority=request.priority or 0,

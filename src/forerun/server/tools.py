@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 from forerun.server.errors import ApiError
+from forerun.server.reasoning import held_back
 from forerun.server.requests import ChatRequest, Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -21,11 +22,12 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:argument
 @dataclass(frozen=True)
 class ToolWish:
     """What a request wants of its tools. `forced` are those one of which must be called, () where the model may choose
-    to call none; `tools` are shown to the model."""
+    to call none; `tools` are shown to the model. `only_one`: a text of a model that may choose ends with its first call."""
 
     tools: tuple[Tool, ...] = ()
     forced: tuple[Tool, ...] = ()
     may_call: bool = False
+    only_one: bool = False
 
     @property
     def schema(self) -> dict[str, Any] | None:
@@ -55,7 +57,7 @@ def wish_of(request: ChatRequest) -> ToolWish:
     if len(set(names)) != len(names):
         raise ApiError(400, "tools: two of them have the same name", param="tools")
     if choice is None or choice == "auto":
-        return ToolWish(tools, may_call=True)
+        return ToolWish(tools, may_call=True, only_one=request.parallel_tool_calls is False)
     if choice == "none":
         return ToolWish()
     if choice == "required":
@@ -80,9 +82,10 @@ class Part:
 
 
 class CallReader:
-    """Splits an answer that arrives in pieces, of any size, into text and calls. `forced`: all of it is one call.
+    """Splits an answer that arrives in pieces into text and calls, the same whatever the pieces are. `forced`: all of it
+    is one call.
 
-    A call that is no JSON of a name and arguments is text after all: nothing of an answer is ever lost.
+    A call that is no JSON of a known name and arguments is text after all. Blanks before and between calls are left out.
     """
 
     def __init__(self, forced: bool, names: Sequence[str]) -> None:
@@ -102,66 +105,59 @@ class CallReader:
 
     def finish(self) -> list[Part]:
         """What was held back."""
-        parts: list[Part] = []
         rest, self._held = self._held, ""
-        if self._inside and self._call is None and not self._forced:
+        if self._call is not None:  # closing marks behind a whole call, or nothing of a call that was cut
+            return []
+        if self._inside and not self._forced:
             rest = OPEN + rest
-        if self._call is not None:
-            rest = ""  # blanks and closing marks behind a whole call, or nothing of a call that was cut
-        if rest:
-            parts.append(Part(rest))
-        return parts
+        elif self.num_calls and not rest.strip():
+            rest = ""
+        return [Part(rest)] if rest else []
 
     def _advance(self, parts: list[Part]) -> bool:
         if not self._inside:
             return self._outside(parts)
         if self._call is None:
             return self._head(parts)
-        return self._body(parts)
+        return self._body(parts, self._call)
 
     def _outside(self, parts: list[Part]) -> bool:
         at = self._held.find(OPEN)
         if at >= 0:
-            before, self._held, self._inside = self._held[:at], self._held[at + len(OPEN) :], True
-            if before.strip() or (before and not self.num_calls and before.strip("\n")):
+            before, self._held, self._inside = self._held[:at].rstrip(), self._held[at + len(OPEN) :], True
+            if before:
                 parts.append(Part(before))
             return True
-        keep = next((n for n in range(min(len(OPEN) - 1, len(self._held)), 0, -1) if OPEN.startswith(self._held[-n:])), 0)
-        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        if shown and not (self.num_calls and not shown.strip()):
-            parts.append(Part(shown))
+        kept = self._held[: len(self._held) - held_back(self._held, OPEN)].rstrip()
+        if kept:  # blanks wait for what follows them
+            parts.append(Part(kept))
+            self._held = self._held[len(kept) :]
         return False
 
     def _head(self, parts: list[Part]) -> bool:
         found = _HEAD.match(self._held)
-        if found is None:
-            if not self._forced and (CLOSE in self._held or len(self._held) > 4096):
-                at = self._held.find(CLOSE)
-                end = at + len(CLOSE) if at >= 0 else len(self._held)
-                parts.append(Part(OPEN + self._held[:end]))
-                self._held, self._inside = self._held[end:], False
-                return True
-            return False
-        name = json.loads(found.group(1))
-        if name not in self._names:
-            if self._forced:
-                return False
-            if CLOSE not in self._held:
-                return False
-            end = self._held.find(CLOSE) + len(CLOSE)
-            parts.append(Part(OPEN + self._held[:end]))
-            self._held, self._inside = self._held[end:], False
+        name = None if found is None else json.loads(found.group(1))
+        if found is not None and name in self._names:
+            self._held = self._held[found.end() :]
+            self._call = _Call(self._begin(parts, name))
             return True
-        self._held = self._held[found.end() :]
-        self._call = _Call(self.num_calls)
-        parts.append(Part(call=self.num_calls, name=name, call_id=f"call_{uuid4().hex[:24]}"))
-        self.num_calls += 1
+        at = self._held.find(CLOSE)
+        if self._forced or at < 0:
+            return False
+        inner, self._held, self._inside = self._held[:at], self._held[at + len(CLOSE) :], False
+        call = _read(inner, self._names)
+        if call is None:
+            parts.append(Part(OPEN + inner + CLOSE))
+        else:
+            parts.append(Part(call[1], self._begin(parts, call[0])))
         return True
 
-    def _body(self, parts: list[Part]) -> bool:
-        call = self._call
-        if call is None:
-            return False
+    def _begin(self, parts: list[Part], name: str) -> int:
+        parts.append(Part(call=self.num_calls, name=name, call_id=f"call_{uuid4().hex[:24]}"))
+        self.num_calls += 1
+        return self.num_calls - 1
+
+    def _body(self, parts: list[Part], call: _Call) -> bool:
         if not call.is_done:
             taken = call.take(self._held)
             if taken:
@@ -169,11 +165,25 @@ class CallReader:
             self._held = self._held[len(taken) :]
             if not call.is_done:
                 return False
-        at = self._held.find(CLOSE)
-        if self._forced or at < 0:
+        ends = [(at, mark) for mark in (CLOSE, OPEN) if (at := self._held.find(mark)) >= 0]
+        if self._forced or not ends:
             return False
-        self._held, self._inside, self._call = self._held[at + len(CLOSE) :], False, None
+        at, mark = min(ends)
+        self._held = self._held[at + (len(CLOSE) if mark == CLOSE else 0) :]
+        self._inside, self._call = False, None
         return True
+
+
+def _read(inner: str, names: Collection[str]) -> tuple[str, str] | None:
+    """(name, arguments) of a call whose parts stand in another order; None if it is none."""
+    try:
+        call = json.loads(inner)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or call["name"] not in names:
+        return None
+    arguments = call.get("arguments", call.get("parameters"))
+    return (call["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
 
 
 class _Call:
