@@ -1,10 +1,10 @@
-"""The playground: one page that needs nothing but the server it came from."""
+"""The playground: one page that needs nothing but the server it came from. Its style and its script stand in files of
+their own here and inside the page where it is sent."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from functools import cache
 from importlib.resources import files
 
@@ -13,11 +13,14 @@ from importlib.resources import files
 def playground() -> tuple[str, dict[str, str]]:
     """The page and the headers it is sent with. Those allow its own script and style and nothing else, so that whatever
     a model writes can neither run nor call anybody, even if the page showed it as markup."""
-    text = (files(__name__) / "index.html").read_text(encoding="utf-8")
+    text, style, script = map(_read, ("index.html", "style.css", "playground.js"))
+    text = text.replace("<style></style>", f"<style>{style}</style>").replace(
+        "<script></script>", f"<script>{script}</script>"
+    )
     rules = {
         "default-src": "'none'",
-        "script-src": _allowed(text, "script"),
-        "style-src": _allowed(text, "style"),
+        "script-src": _allowed(script),
+        "style-src": _allowed(style),
         "img-src": "data:",
         "connect-src": "'self'",
         "base-uri": "'none'",
@@ -33,8 +36,10 @@ def playground() -> tuple[str, dict[str, str]]:
     return text, headers
 
 
-def _allowed(text: str, element: str) -> str:
-    """The hashes by which a browser knows the elements of this kind."""
-    found = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    digests = (hashlib.sha256(part.encode()).digest() for part in found)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+def _read(name: str) -> str:
+    return (files(__name__) / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _allowed(part: str) -> str:
+    """The hash by which a browser knows this part of the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
