@@ -116,8 +116,8 @@ class LLM:
         is_chat: bool | None = None,
     ) -> Stream:
         """What `generate` and `stream` are made of: queue a request and return its stream. With `best_of` the pieces of
-        all texts come, and `result` has the best of them. `is_chat`: whether token ids are those of messages, so that the
-        answer is a text of its own."""
+        all texts come, and `result` has the best of them. `is_chat`: whether token ids are those of messages, so that
+        the answer is a text of its own."""
         self._check_open()
         started = perf_counter()
         tokens = self.encode(prompt)
@@ -162,8 +162,8 @@ class LLM:
         raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {shown(prompt)}")
 
     def ready(self, params: SamplingParams) -> SamplingParams:
-        """The same request with its words as token ids and its grammar compiled, which may take seconds: nothing slow is
-        left for `open` to do. Any thread may do it, while others go on."""
+        """The same request with its words as token ids and its grammar compiled, which may take seconds: nothing slow
+        is left for `open` to do. Any thread may do it, while others go on."""
         params, grammar = self._prepare(params)
         if grammar is None:
             return params
@@ -251,7 +251,13 @@ class LLM:
 
     def pump(self) -> bool:
         """Step the engine once for everybody; False if there was nothing to do. For servers, whose one thread steps and
-        then hands out what each stream has (`Stream.ready`)."""
+        then hands out what each stream has (`Stream.ready`). What was committed before a step failed is not lost: the
+        next one, which does the failed round again, hands it out.
+
+        Any thread may call this, `open`, `close` and what a stream offers, but one step at a time is done, and whoever
+        else asks waits for it: an event loop had better leave all of it to the thread that pumps. `encode` waits for
+        nobody.
+        """
         with self._lock:
             while self._dropped:
                 self._end(self._dropped[0])

@@ -118,18 +118,19 @@ class Stream(Iterator[Piece]):
         return self._pieces.popleft()
 
     def ready(self) -> list[Piece]:
-        """The pieces that there are, without stepping the engine. An error of a choice ends its text with the reason
-        "error" and is in `error`."""
+        """The pieces that there are, without stepping the engine (`LLM.pump` does). An error of a choice ends its text
+        with the reason "error" and is in `error`. For one thread at a time; it waits while another one steps."""
         open_ids = [key for key, choice in self._by_id.items() if choice.reason is None]
         for delta, when in self._llm._ready(open_ids):
             self._take(delta, when)
-        found = list(self._pieces)
-        self._pieces.clear()
+        with self._lock:  # `close` may add the last piece meanwhile
+            found = list(self._pieces)
+            self._pieces.clear()
         return found
 
     @property
     def is_done(self) -> bool:
-        """Whether every text has ended."""
+        """Whether every text has ended; its last pieces may still be there to be taken. Any thread may ask."""
         return all(choice.reason is not None for choice in self._choices)
 
     @property
@@ -144,7 +145,8 @@ class Stream(Iterator[Piece]):
 
     @property
     def statistics(self) -> list[tuple[int, Statistics]]:
-        """(choice, what speculation did for it so far)."""
+        """(choice, what speculation did for it so far). Counts that the stepping thread goes on changing: other threads
+        read them once the stream `is_done`."""
         return [(choice.sequence.choice, choice.sequence.statistics) for choice in self._choices]
 
     @property

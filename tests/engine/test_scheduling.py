@@ -99,17 +99,23 @@ def test_equals_do_not_give_way_to_each_other() -> None:
 
 def test_memory_is_never_exceeded_and_everybody_ends() -> None:
     target = model()
-    of = engine(target, max_cached=60)
-    made = [add(of, num=20) for _ in range(5)]
-    most = 0
-    while not of.is_idle:
-        of.step()
-        assert of.scheduler.num_cached <= 60 + len(of.scheduler.running)  # the tokens that were just written
-        most = max(most, len(of.scheduler.running))
-    assert most == 2
+    of = engine(target, LookupDrafter(), max_cached=90)
+    made = [add(of, num=40) for _ in range(5)]
+    forward, fed = target.forward, []
+
+    def counted(spans: Any) -> Any:
+        rows = forward(spans)
+        fed.append((len(spans), sum(target.length(one.sequence_id) for one in made if one.is_begun)))
+        return rows
+
+    target.forward = counted  # type: ignore[method-assign]
+    run(of)
+    assert max(num for num, _ in fed) == 2
+    assert 80 < max(num for _, num in fed) <= 90
     for one in made:
-        assert one.tokens[20:] == complete(model(), PROMPT, seed=3, max_tokens=20)[1]
+        assert one.tokens[20:] == complete(model(), PROMPT, seed=3, max_tokens=40)[1]
         assert one.finish_reason == "length"
+    assert target.num_sequences == 0
 
 
 def test_one_text_may_have_all_memory_and_no_more() -> None:
@@ -121,16 +127,77 @@ def test_one_text_may_have_all_memory_and_no_more() -> None:
         of.add([1] * 30, SamplingParams(max_tokens=1))
 
 
-def test_a_reader_whose_followers_wait_does_not_give_way() -> None:
-    of = engine(max_sequences=1, max_tokens=4)
+@pytest.mark.parametrize("num_steps", range(1, 9))
+def test_a_reader_gives_way_and_those_who_wait_for_it_wait_on(num_steps: int) -> None:
+    """Before, while and after it has read its prompt; the followers start from its cache once it has one again."""
+    target = model()
+    of = engine(target, max_sequences=1, max_tokens=4)
     leader = add(of, priority=5)
-    follower = of.add(PROMPT, leader.params, choice=1, leader=leader, service=Service(5))
-    of.step()
+    made = [leader, *(of.add(PROMPT, leader.params, choice=i, leader=leader, service=Service(5)) for i in (1, 2))]
+    for _ in range(num_steps):
+        of.step()
     urgent = add(of, priority=0)
     of.step()
-    assert of.scheduler.running == [leader]
+    assert of.scheduler.running == [urgent]
+    assert target.num_sequences == 1
     run(of)
-    assert [one.num_output for one in (leader, follower, urgent)] == [6, 6, 6]
+    for one in made:
+        alone = Engine(model())
+        single = alone.add(PROMPT, leader.params, choice=one.choice)
+        run(alone)
+        assert one.tokens == single.tokens
+    assert leader.num_shared == 0
+    assert [one.num_shared for one in made[1:]] == [len(PROMPT) - 1] * 2
+    assert (target.num_sequences, of._prompts._followers, of._prompts._read) == (0, {}, set())
+
+
+def test_leaders_whose_followers_wait_are_held_to_the_memory_there_is() -> None:
+    target = model()
+    of = engine(target, max_cached=60)
+    leaders = [add(of, num=20) for _ in range(2)]
+    made = [*leaders, *(of.add(PROMPT, one.params, choice=1, leader=one) for one in leaders)]
+    while not of.is_idle:
+        of.step()
+        assert sum(map(target.length, target._cached)) <= 60
+    assert [one.num_output for one in made] == [20] * 4
+    assert made[0].tokens == made[1].tokens
+    assert made[2].tokens == made[3].tokens != made[0].tokens
+
+
+def test_a_prompt_that_is_held_for_others_makes_room_for_those_who_run() -> None:
+    target = model()
+    of = engine(target, max_cached=50, max_sequences=2)
+    leader = add(of, num=2)
+    made = [leader, *(of.add(PROMPT, SamplingParams(max_tokens=30, seed=3), choice=i, leader=leader) for i in (1, 2))]
+    most_held = 0
+    while not of.is_idle:
+        of.step()
+        most_held = max(most_held, of._prompts.num_held)
+        assert sum(map(target.length, target._cached)) <= 50
+    assert most_held > 0
+    assert [one.num_output for one in made] == [2, 30, 30]
+    assert target.num_sequences == 0
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    """The urgent one would not fit beside the first even if the second were gone: the second goes on."""
+    of = engine(max_cached=80)
+    first, second = add(of, num=20, priority=0), add(of, num=4, priority=5)
+    of.step()
+    urgent = of.add([1] * 60, SamplingParams(max_tokens=2), service=Service(0))
+    of.step()
+    assert of.scheduler.running == [first, second]
+    run(of)
+    assert [one.num_output for one in (first, second, urgent)] == [20, 4, 2]
+
+
+def test_who_gives_way_for_want_of_memory_is_the_last_of_the_least() -> None:
+    of = engine(max_cached=112)
+    made = [add(of, num=60, priority=priority) for priority in (1, 0, 0)]
+    of.step()
+    assert of.scheduler.running == [made[1], made[2], made[0]]
+    ended = order_of_ends(of, made)
+    assert ended == [1, 2, 0]
 
 
 # -- long prompts beside streams ---------------------------------------------------------------------------------------
@@ -161,6 +228,40 @@ def test_prompts_are_read_as_fast_as_streams_can_bear() -> None:
     assert prompt.num_output == 2  # however slow, it is read to its end
 
 
+def test_short_prompts_do_not_wait_until_long_ones_are_read() -> None:
+    of = engine(max_tokens=32)
+    long = of.add([1, 2, 3] * 300, SamplingParams(max_tokens=1))
+    of.step()
+    short = of.add([1, 2] * 10, SamplingParams(max_tokens=1))
+    of.step()
+    of.step()
+    assert short.finish_reason == "length"
+    assert of.target.length(long.sequence_id) == 32 + 16 + 28
+    urgent = of.add([3] * 300, SamplingParams(max_tokens=1), service=Service(-1))
+    of.step()
+    assert (of.target.length(urgent.sequence_id), of.target.length(long.sequence_id)) == (32, 76)
+
+
+def test_a_long_prompt_is_read_however_many_short_ones_come() -> None:
+    of = engine(max_tokens=32)
+    long = of.add([1, 2, 3] * 100, SamplingParams(max_tokens=1))
+    for _ in range(30):
+        of.add([1, 2] * 10, SamplingParams(max_tokens=1))
+        of.step()
+    assert long.finish_reason == "length"
+
+
+def test_a_tenant_that_returns_is_not_ahead_of_who_stayed() -> None:
+    of = engine(max_sequences=1)
+    made = [add(of, num=30, tenant="a"), add(of, num=2, tenant="b"), add(of, num=2, tenant="b")]
+    for _ in range(31):
+        of.step()
+    assert made[0].finish_reason is not None
+    made.append(add(of, num=2, tenant="a"))
+    assert order_of_ends(of, made)[-1] == 3
+    assert of.scheduler._served == {}
+
+
 # -- deadlines ---------------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +290,9 @@ def test_a_deadline_that_is_kept_changes_nothing() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ParameterError, match="max_cached"):
         Scheduler(max_cached=1)
+    for wishes in ({"priority": "high"}, {"priority": True}, {"max_draft": -1}, {"deadline": "soon"}):
+        with pytest.raises(ParameterError, match=next(iter(wishes))):
+            Service(**wishes)  # type: ignore[arg-type]
 
 
 # -- what may draft ----------------------------------------------------------------------------------------------------

@@ -14,15 +14,28 @@ from forerun.topology import chain, depths, first_path, is_sound, up_to
 from forerun.types import Draft, Plan, Prospect
 
 
-def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting: int, trees: bool = True) -> list[Plan]:
+def make_plans(
+    parts: Seq[Slice],
+    policy: Policy,
+    drafter: Drafter,
+    num_waiting: int,
+    trees: bool = True,
+    room: int | None = None,
+) -> list[Plan]:
     """A plan for every part of the pass, no deeper than what is left to write; nothing is drafted behind a prompt that
-    is not read to its end. Where target or source take no trees, a tree's first path is planned in its place.
-    ContractError where the policy answers with anything else than plans."""
+    is not read to its end. Where target or source take no trees, or there is no memory for one (`room`: tokens of all
+    drafts, None: any number), its first path is planned in its place. ContractError where the policy answers with
+    anything else than plans."""
     longest = [part.sequence.max_shape if part.is_complete else 0 for part in parts]
+    share = None if room is None else room // max(sum(map(bool, longest)), 1)
+    if share is not None:
+        longest = [min(most, share) for most in longest]
     sequences = [part.sequence for part in parts]
     prospects = drafter.prospects(sequences, longest)
     prospects = [
-        each if one.service.sources is None else [prospect for prospect in each if prospect.source in one.service.sources]
+        each
+        if one.service.sources is None
+        else [prospect for prospect in each if prospect.source in one.service.sources]
         for one, each in zip(sequences, prospects, strict=True)
     ]
     if not trees:
@@ -32,7 +45,13 @@ def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting:
     if len(plans) != len(parts) or not all(_is_sound(plan) for plan in plans):
         raise ContractError(f"the policy returned {plans} for {len(parts)} sequences")
     return [
-        _within(plan, most, trees and any(one.trees for one in each if plan.source in (None, one.source)))
+        _within(
+            plan,
+            most,
+            trees
+            and (share is None or plan.shape <= share)
+            and any(one.trees for one in each if plan.source in (None, one.source)),
+        )
         for plan, most, each in zip(map(_allowed, plans, sequences, prospects), longest, prospects, strict=True)
     ]
 

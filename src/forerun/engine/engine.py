@@ -89,8 +89,8 @@ class Engine:
 
         `choice` tells apart several answers to one prompt and seed. A `leader` with the same prompt reads it for this
         one too: its cache is forked once it holds the prompt. `watch` sees each delivered token and may end the
-        text (stop strings); `constraints` are fresh ones, for this sequence alone. What has not ended at the deadline of
-        its `service` fails with a DeadlineError.
+        text (stop strings); `constraints` are fresh ones, for this sequence alone. What has not ended at the deadline
+        of its `service` fails with a DeadlineError.
         """
         sequence = make_sequence(
             next(_IDS),
@@ -165,7 +165,7 @@ class Engine:
         if not parts:
             return self._reported()
         num_waiting, trees = len(self.scheduler.waiting), self.target.capabilities.trees
-        plans = make_plans(parts, self.policy, self.drafter, num_waiting, trees)
+        plans = make_plans(parts, self.policy, self.drafter, num_waiting, trees, self._room)
         num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
         drafts = make_drafts(parts, plans, self.drafter)
@@ -189,30 +189,43 @@ class Engine:
 
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
-        for sequence in self.scheduler.admit(self._prompts.is_needed):
-            # It reads its text again when it is resumed; its tokens, and all that follows from them, are untouched.
-            self.target.free(sequence.sequence_id)
-            self.drafter.release(sequence.sequence_id)
-            sequence.is_begun = False
-        if self.kept is not None and self.scheduler.max_cached is not None:
-            self.kept.shrink(max(self.scheduler.max_cached - self.scheduler.num_cached, 0))
+        self.scheduler.admit()
+        for sequence in list(self.scheduler.waiting):
+            if sequence.is_begun:  # it has given way: all it loses is derived from its tokens, and made again
+                self._prompts.give_way(sequence)
+                self.drafter.release(sequence.sequence_id)
+                sequence.num_missing, sequence.is_begun = 0, False
+        for sequence in [one for one in self.scheduler.running if one.is_begun]:
+            self._bring_back(sequence)
         for sequence in list(self.scheduler.running):
-            if not sequence.is_begun and not self._prompts.begin(sequence):
-                sequence.num_missing = 0
-                continue
-            # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
-            # it are dropped, also after a pass that was interrupted.
-            cached = self.target.length(sequence.sequence_id)
-            self.target.keep(sequence.sequence_id, min(cached, sequence.num_keepable))
-            sequence.num_missing = len(sequence.tokens) - self.target.length(sequence.sequence_id)
-            sequence.round_noise = self.make_noise(
-                sequence.params, sequence.seed, sequence.choice, len(sequence.tokens)
-            )
-            try:
-                sequence.processing.begin_round()
-            except UserCodeError as error:
-                self._fail(sequence, error)
+            if not sequence.is_begun and self._prompts.begin(sequence):
+                self._bring_back(sequence)
+        if self.scheduler.max_cached is not None:
+            room = max(self.scheduler.max_cached - self.scheduler.num_reserved, 0)
+            self._prompts.shrink(room)
+            if self.kept is not None:
+                self.kept.shrink(room - self._prompts.num_held)
         return self.scheduler.slices()
+
+    def _bring_back(self, sequence: Sequence) -> None:
+        """Roll a cache back, and make ready for a round. Rollback is derived, not remembered: the last token is never
+        cached, and drafts that were fed beyond it are dropped, also after a pass that was interrupted."""
+        cached = self.target.length(sequence.sequence_id)
+        self.target.keep(sequence.sequence_id, min(cached, sequence.num_keepable))
+        sequence.num_missing = len(sequence.tokens) - self.target.length(sequence.sequence_id)
+        sequence.round_noise = self.make_noise(sequence.params, sequence.seed, sequence.choice, len(sequence.tokens))
+        try:
+            sequence.processing.begin_round()
+        except UserCodeError as error:
+            self._fail(sequence, error)
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that the drafts of a pass may put into caches."""
+        if self.scheduler.max_cached is None:
+            return None
+        num_kept = self._prompts.num_held + (0 if self.kept is None else self.kept.num_tokens)
+        return max(self.scheduler.max_cached - self.scheduler.num_cached - num_kept, 0)
 
     def _span(self, part: Slice, draft: Draft) -> Span:
         sequence = part.sequence

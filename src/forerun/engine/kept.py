@@ -15,9 +15,10 @@ from forerun.runtime.base import Model
 class KeptTexts:
     """The target's caches of texts that have ended: the latest used ones, at most `max_tokens` tokens of them.
 
-    Texts are found by their first MIN_SHARED tokens. A new text starts from a fork of the one that shares most of its beginning, running ones included. With
-    `by_tenant` only texts of the same tenant are looked at: how fast an answer begins tells whether somebody else has
-    asked for the same thing, which tenants may not want each other to know.
+    Texts are found by their first MIN_SHARED tokens. A new text starts from a fork of the one that shares most of its
+    beginning, running ones included. What was cancelled or has failed is not kept. With `by_tenant` only texts of the
+    same tenant are looked at: how fast an answer begins tells whether somebody else has asked for the same thing, which
+    tenants may not want each other to know.
     """
 
     def __init__(self, target: Model, max_tokens: int, *, by_tenant: bool = False) -> None:
@@ -35,7 +36,9 @@ class KeptTexts:
         key = sequence.sequence_id
         if key in self._kept:
             return True  # asked again, after an interrupt
-        num_cached = min(self._target.length(key), len(sequence.tokens) - 1) if sequence.is_begun else 0
+        if not sequence.is_begun or sequence.finish_reason not in ("stop", "length"):
+            return False
+        num_cached = min(self._target.length(key), len(sequence.tokens) - 1)
         tokens = tuple(sequence.tokens[:num_cached])
         if not MIN_SHARED <= num_cached <= self._max_tokens:
             return False
@@ -54,7 +57,7 @@ class KeptTexts:
         return key in self._kept
 
     def nearest(self, sequence: Sequence, running: Iterable[Sequence]) -> tuple[int | None, int]:
-        """(text whose cache a new sequence may be forked from, tokens they share), (None, 0) if there is none worth it."""
+        """(text whose cache a new sequence may be forked from, tokens they share); (None, 0) if none is worth it."""
         tokens, tenant = sequence.tokens[: sequence.num_keepable], self._tenant(sequence)
         if sequence.num_unscored or len(tokens) < MIN_SHARED:
             return None, 0
@@ -67,7 +70,7 @@ class KeptTexts:
                     best, most = other.sequence_id, num_shared
         if most < MIN_SHARED:
             return None, 0
-        if best in self._kept:
+        if best is not None and best in self._kept:
             self._kept.move_to_end(best)
         return best, most
 
@@ -76,7 +79,7 @@ class KeptTexts:
         return self._tenant(one) == self._tenant(other)
 
     def shrink(self, num_tokens: int) -> None:
-        """Let go of the longest unused ones until at most so many tokens are kept."""
+        """Let go of those that were unused longest until at most so many tokens are kept."""
         while self.num_tokens > num_tokens:
             self._drop(next(iter(self._kept)))
 
@@ -99,4 +102,3 @@ class KeptTexts:
             del self._by_start[start]
         self.num_tokens -= len(tokens)
         self._target.free(key)
-

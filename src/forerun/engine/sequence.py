@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from forerun.checks import real, whole
 from forerun.engine.statistics import Statistics
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
@@ -29,6 +31,13 @@ class Service:
     deadline: float | None = None
     max_draft: int | None = None
     sources: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        whole("priority", self.priority, -(2**63), 2**63 - 1, "a whole number; smaller ones go first")
+        if self.max_draft is not None:
+            whole("max_draft", self.max_draft, 0, None, "a whole number of tokens, 0 for no speculation")
+        if self.deadline is not None:
+            real("deadline", self.deadline, -math.inf, math.inf, "seconds of perf_counter, or None")
 
 
 @dataclass
