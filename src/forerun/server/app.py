@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -20,6 +19,7 @@ from forerun.server.errors import ApiError, api_error, no_such_model, not_found
 from forerun.server.gate import Gate
 from forerun.server.generation import add_generation
 from forerun.server.metrics import CONTENT_TYPE
+from forerun.server.page import playground
 from forerun.server.prompts import text_of, tokens_of
 from forerun.server.requests import DetokenizeRequest, TokenizeRequest
 from forerun.server.service import Service
@@ -135,8 +135,8 @@ def _add_status(app: FastAPI, service: Service, config: ServerConfig) -> None:
         @app.get("/", include_in_schema=False)
         async def page() -> HTMLResponse:
             """The playground."""
-            text = (files("forerun.server") / "page" / "index.html").read_text(encoding="utf-8")
-            return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
+            text, headers = playground()
+            return HTMLResponse(text, headers=headers)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:

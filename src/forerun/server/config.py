@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +13,17 @@ from typing import Any, get_type_hints
 from forerun.checks import real, shown, whole
 from forerun.errors import InputError, ParameterError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 PREFIX = "FORERUN_SERVE_"
+MODEL = (
+    "target", "draft", "drafter", "k", "trace", "verifier", "draft_context", "draft_vocabulary", "draft_min_confidence",
+    "draft_requantise", "draft_runtime", "runtime", "device", "dtype", "strict", "quantize", "context_length", "mirror",
+)  # fmt: skip
+"""Settings of `forerun.load` that a file may hold in [model], and the environment under the same prefix."""
 
 
 @dataclass(frozen=True)
@@ -97,27 +107,61 @@ def make_config(
 ) -> ServerConfig:
     """Flags that were given (not None), over the environment, over the file. ParameterError names what is unknown or
     wrong, and where it was given."""
-    environment = os.environ if environment is None else environment
     config = ServerConfig()
     if file is not None:
-        config = _with(config, _read(Path(file)), f"in {file}")
-    named = {
-        name[len(PREFIX) :].lower(): value
-        for name, value in environment.items()
-        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG"
-    }
-    config = _with(config, named, "in the environment")
+        config = _with(config, _tables(Path(file))["server"], f"in {file}")
+    config = _with(config, _from(environment, model=False), "in the environment")
     return _with(config, {name: value for name, value in flags.items() if value is not None}, "")
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def model_settings(
+    flags: Mapping[str, Any], environment: Mapping[str, str] | None = None, file: str | Path | None = None
+) -> dict[str, Any]:
+    """Settings of `forerun.load` by the same rule: the environment's are texts, a file's have TOML's own kinds."""
+    found = {} if file is None else dict(_tables(Path(file))["model"])
+    unknown = next((name for name in found if name not in MODEL), None)
+    if unknown is not None:
+        raise ParameterError(unknown, f"unknown setting of the model in {file}", f"known: {', '.join(MODEL)}")
+    for name, text in _from(environment, model=True).items():
+        found[name] = _of_model(name, text)
+    return {**found, **{name: value for name, value in flags.items() if value is not None}}
+
+
+def _of_model(name: str, text: str) -> Any:
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("draft_context", "draft_vocabulary", "context_length"), int),
+        **dict.fromkeys(("draft_requantise", "strict", "mirror"), bool),
+        "draft_min_confidence": float,
+    }
+    try:
+        if name == "k" and text != "auto":
+            return int(text)
+        return _parsed(text, kinds.get(name, str))
+    except (KeyError, ValueError):
+        raise ParameterError(name, f"{shown(text)} is not allowed in the environment") from None
+
+
+def _from(environment: Mapping[str, str] | None, model: bool) -> dict[str, str]:
+    """The environment's settings of the server, or of the model."""
+    given = os.environ if environment is None else environment
+    names = {
+        name: name[len(PREFIX) :].lower() for name in given if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG"
+    }
+    return {short: given[name] for name, short in names.items() if (short in MODEL) == model}
+
+
+def _tables(path: Path) -> dict[str, dict[str, Any]]:
+    """[server] and [model] of a file."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the configuration: {error.strerror}", str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"the configuration is no TOML: {error}", str(path)) from error
-    return found.get("server", found)
+    for name, table in found.items():
+        if name not in ("server", "model") or not isinstance(table, dict):
+            raise InputError(f"{name}: a configuration has the tables [server] and [model]", str(path))
+    return {"server": {}, "model": {}, **found}
 
 
 def _with(config: ServerConfig, values: Mapping[str, Any], where: str) -> ServerConfig:
@@ -130,7 +174,7 @@ def _with(config: ServerConfig, values: Mapping[str, Any], where: str) -> Server
         try:
             given[name] = _parsed(value, kinds[name])
         except (KeyError, TypeError, ValueError):
-            raise ParameterError(name, f"{shown(value)} is not allowed {where}".rstrip(), f"{kinds[name]}") from None
+            raise ParameterError(name, f"{shown(value)} is not allowed {where}".rstrip(), _need(kinds[name])) from None
     return replace(config, **given)
 
 
@@ -152,3 +196,7 @@ def _parsed(value: Any, kind: Any) -> Any:
     return str(value)
 
 
+def _need(kind: Any) -> str:
+    """A kind in words."""
+    words = {tuple[str, ...]: "a list of texts", bool: "true or false", float: "a number", str: "a text"}
+    return words.get(kind, "a whole number")

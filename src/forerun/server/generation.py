@@ -23,7 +23,10 @@ from forerun.server.tools import ToolWish, wish_of
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The answer; with stream: true, server-sent events with its parts and then [DONE].",
-        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {"type": "string"}}},
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
     }
 }
 

@@ -93,7 +93,7 @@ class Metrics:
         for outcome in OUTCOMES:
             self._ended.labels(*self._labels, outcome)
         self._responses = self._labelled(
-            Counter, "forerun_http_responses", "HTTP responses.", "route", "method", "status"
+            Counter, "forerun_http_responses", "HTTP responses (status none: the client was gone before there was one).", "route", "method", "status"
         )
         self.queue_s = self._histogram(
             "forerun_queue_seconds", "From arrival to the pass that began to read the prompt.", FIRST_TOKEN_S
@@ -175,10 +175,10 @@ class Metrics:
                 self.token_s.observe(1.0 / one.usage.tokens_per_s)
 
     def note_response(self, route: str, method: str, status: int) -> None:
-        """An HTTP response. `route` is a path as it is declared, never as it was asked for: there must be few labels, and
-        clients may send any method."""
+        """An HTTP response, status 0 where none was sent. `route` is a path as it is declared, never as it was asked for:
+        there must be few labels, and clients may send any method."""
         known = method if method in METHODS else "other"
-        self._responses.labels(*self._labels, route, known, str(status)).inc()
+        self._responses.labels(*self._labels, route, known, str(status or "none")).inc()
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

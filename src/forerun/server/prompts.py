@@ -95,4 +95,3 @@ def need_tokenizer(llm: LLM) -> Tokenizer:
     if llm.tokenizer is None:
         raise ApiError(400, "this model has no tokenizer, so text means nothing to it; give token ids")
     return llm.tokenizer
-

@@ -149,7 +149,9 @@ def _completion_only(request: CompletionRequest, config: ServerConfig) -> dict[s
     if request.best_of is not None:
         given["best_of"] = request.best_of
         if request.stream and request.best_of > (request.n or 1):
-            raise ApiError(400, "best_of: the best are known only at the end, so they cannot be streamed", param="best_of")
+            raise ApiError(
+                400, "best_of: the best are known only at the end, so they cannot be streamed", param="best_of"
+            )
     if request.logprobs is not None:
         given["logprobs"] = _num_logprobs("logprobs", request.logprobs)
         if request.echo:

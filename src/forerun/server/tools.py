@@ -37,7 +37,10 @@ class ToolWish:
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": tool.function.name}, "arguments": tool.function.parameters or {"type": "object"}},
+                "properties": {
+                    "name": {"const": tool.function.name},
+                    "arguments": tool.function.parameters or {"type": "object"},
+                },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }

@@ -180,7 +180,11 @@ class Worker:
             job.began_at = started
         pieces = stream.ready()
         if pieces:
-            scores = stream.result.prompt_logprobs if job.first_at is None and job.params.prompt_logprobs is not None else None
+            scores = (
+                stream.result.prompt_logprobs
+                if job.first_at is None and job.params.prompt_logprobs is not None
+                else None
+            )
             job.num_tokens += sum(1 for piece in pieces if piece.token is not None)
             job.first_at = job.first_at or perf_counter()
             job.send(Said(pieces, _new_rounds(job, stream) if job.explains else (), scores))
