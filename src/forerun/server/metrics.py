@@ -51,7 +51,8 @@ class Metrics:
         self.draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens", "Draft tokens verified.")
         self.accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.")
         self._accepted_at = self._labelled(
-            Counter, "vllm:spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by position in the draft, from 0.", "position"
+            Counter, "vllm:spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by position from 0.",
+            "position",
         )  # fmt: skip
         for position in range(FIRST_POSITIONS):
             self._accepted_at.labels(*self._labels, str(position))
@@ -70,7 +71,8 @@ class Metrics:
         self._parts = [self._seconds.labels(*self._labels, part) for part in PARTS]
         self.pass_s = self._histogram("forerun_pass_seconds", "Seconds of each pass, drafting included.", PASS_S)
         self.predicted_s = self._counter(
-            "forerun_predicted_seconds", "Seconds that the policy expected of passes (its trials left out)."
+            "forerun_predicted_seconds",
+            "Seconds that the policy expected of passes (but trials, and while prompts are read).",
         )
         self.actual_s = self._counter("forerun_actual_seconds", "Seconds that the same passes took.")
         self.predicted_tokens = self._counter(
@@ -83,7 +85,7 @@ class Metrics:
 
     def _add_requests(self) -> None:
         self._tokens = self._labelled(
-            Counter, "forerun_tokens", "Tokens of requests: prompt, shared (of those, not read again) and completion.", "kind"
+            Counter, "forerun_tokens", "Tokens of requests: prompt, shared (of those, not read again), completion.", "kind"
         )  # fmt: skip
         for kind in ("prompt", "shared", "completion"):
             self._tokens.labels(*self._labels, kind)
@@ -93,8 +95,9 @@ class Metrics:
         for outcome in OUTCOMES:
             self._ended.labels(*self._labels, outcome)
         self._responses = self._labelled(
-            Counter, "forerun_http_responses", "HTTP responses (status none: the client was gone before there was one).", "route", "method", "status"
-        )
+            Counter, "forerun_http_responses", "HTTP responses (status none: the client had gone before there was one).",
+            "route", "method", "status",
+        )  # fmt: skip
         self.queue_s = self._histogram(
             "forerun_queue_seconds", "From arrival to the pass that began to read the prompt.", FIRST_TOKEN_S
         )
@@ -115,9 +118,8 @@ class Metrics:
         self.cached = self._gauge("forerun_cached_tokens", "Tokens in the caches of running sequences.")
         self.kept = self._gauge("forerun_kept_tokens", "Tokens in the caches of texts that have ended.")
         self.memory = self._gauge("forerun_memory_bytes", "Resident memory of the process.")
-        self._labelled(Gauge, "forerun_info", "1, with the version.", "version").labels(*self._labels, __version__).set(
-            1
-        )
+        info = self._labelled(Gauge, "forerun_info", "1, with the version.", "version")
+        info.labels(*self._labels, __version__).set(1)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -134,8 +136,7 @@ class Metrics:
         self.emitted.inc(num_emitted)
         for done in rounds:
             self._note_round(done)
-        # A trial is made to learn something, and is not expected to do what was predicted of the best choice.
-        if prediction is not None and prediction.purpose == "best" and prediction.milliseconds > 0:
+        if prediction is not None and _is_comparable(prediction, step):
             self.predicted_s.inc(prediction.milliseconds / 1e3)
             self.predicted_tokens.inc(prediction.num_tokens)
             self.actual_s.inc(sum(seconds))
@@ -175,8 +176,8 @@ class Metrics:
                 self.token_s.observe(1.0 / one.usage.tokens_per_s)
 
     def note_response(self, route: str, method: str, status: int) -> None:
-        """An HTTP response, status 0 where none was sent. `route` is a path as it is declared, never as it was asked for:
-        there must be few labels, and clients may send any method."""
+        """An HTTP response, status 0 where none was sent. `route` is a path as it is declared, never as it was asked
+        for: there must be few labels, and clients may send any method."""
         known = method if method in METHODS else "other"
         self._responses.labels(*self._labels, route, known, str(status or "none")).inc()
 
@@ -197,6 +198,13 @@ class Metrics:
 
     def _histogram(self, name: str, about: str, buckets: Sequence[float]) -> Any:
         return self._labelled(Histogram, name, about, buckets=buckets).labels(*self._labels)
+
+
+def _is_comparable(prediction: Prediction, step: Step) -> bool:
+    """Whether a pass was what was predicted: not one of the policy's trials, which it makes to learn something, and
+    without prompts, of which it predicts no tokens."""
+    is_decoding = prediction.plain_tokens == step.num_sequences
+    return prediction.purpose == "best" and is_decoding and prediction.milliseconds > 0
 
 
 class MeteredPolicy:
