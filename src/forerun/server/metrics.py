@@ -72,7 +72,7 @@ class Metrics:
         self.pass_s = self._histogram("forerun_pass_seconds", "Seconds of each pass, drafting included.", PASS_S)
         self.predicted_s = self._counter(
             "forerun_predicted_seconds",
-            "Seconds that the policy expected of passes (but trials, and while prompts are read).",
+            "Seconds expected of passes (trials, and those that read prompts, left out).",
         )
         self.actual_s = self._counter("forerun_actual_seconds", "Seconds that the same passes took.")
         self.predicted_tokens = self._counter(
@@ -85,7 +85,7 @@ class Metrics:
 
     def _add_requests(self) -> None:
         self._tokens = self._labelled(
-            Counter, "forerun_tokens", "Tokens of requests: prompt, shared (of those, not read again), completion.", "kind"
+            Counter, "forerun_tokens", "Tokens: of prompts, of these shared (not read again), of completions.", "kind"
         )  # fmt: skip
         for kind in ("prompt", "shared", "completion"):
             self._tokens.labels(*self._labels, kind)
@@ -95,7 +95,7 @@ class Metrics:
         for outcome in OUTCOMES:
             self._ended.labels(*self._labels, outcome)
         self._responses = self._labelled(
-            Counter, "forerun_http_responses", "HTTP responses (status none: the client had gone before there was one).",
+            Counter, "forerun_http_responses", "HTTP responses (none: the client had gone before there was one).",
             "route", "method", "status",
         )  # fmt: skip
         self.queue_s = self._histogram(
