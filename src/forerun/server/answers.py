@@ -60,7 +60,7 @@ def speculation(results: Sequence[Result]) -> dict[str, Any]:
 
 
 class CompletionChoice:
-    """One text of a completion, as its pieces arrive. `echo` is the prompt's text, which comes first if it is wanted."""
+    """One text of a completion, as its pieces arrive. `echo` is the prompt's text, which comes first where wanted."""
 
     num_reasoning = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -44,10 +45,8 @@ class Mailbox:
     def put(self, number: int, event: Event) -> None:
         """Say something about prompt `number`."""
         self._letters.append((number, event))
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._has_come.set)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
 
     async def get(self, patience_s: float | None = None) -> tuple[int, Event] | None:
         """The next; None if nothing comes for so long."""
@@ -126,8 +125,8 @@ class Ticket:
                 self._early.append((number, event))
 
     async def events(self, patience_s: float | None = None) -> AsyncIterator[tuple[int, Said | Result] | None]:
-        """(prompt, what was said or its result) until all have ended; None whenever nothing came for so long. Raises what
-        one of them failed with."""
+        """(prompt, what was said or its result) until all have ended; None whenever nothing came for so long. Raises
+        what one of them failed with."""
         while self._open:
             letter = self._early.popleft() if self._early else await self._mailbox.get(patience_s)
             if letter is None:

@@ -29,6 +29,8 @@ class _Request(BaseModel):
 
 
 class StreamOptions(_Request):
+    """What a stream tells beside its text."""
+
     include_usage: Switch = False
     continuous_usage_stats: Switch = False
 
@@ -45,6 +47,8 @@ class Speculation(BaseModel):
 
 
 class JsonSchema(_Request):
+    """A schema and what it is called."""
+
     name: Text | None = None
     description: Text | None = None
     strict: Switch | None = None
@@ -52,6 +56,8 @@ class JsonSchema(_Request):
 
 
 class ResponseFormat(_Request):
+    """What kind of text is wanted."""
+
     type: Text
     json_schema: JsonSchema | None = None
     grammar: Text | None = None
@@ -70,6 +76,8 @@ class StructuredOutputs(BaseModel):
 
 
 class Function(_Request):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
     name: Annotated[Text, Field(min_length=1, max_length=256)]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
@@ -77,6 +85,8 @@ class Function(_Request):
 
 
 class Tool(_Request):
+    """A tool; functions are the only kind."""
+
     type: Literal["function"] = "function"
     function: Function
 
@@ -121,6 +131,8 @@ class Sampled(_Request):
 
 
 class CompletionRequest(Sampled):
+    """What /v1/completions is asked."""
+
     prompt: Text | list[Text] | list[Token] | list[list[Token]] = ""
     suffix: Text | None = None
     echo: Switch | None = None
@@ -129,6 +141,8 @@ class CompletionRequest(Sampled):
 
 
 class ChatRequest(Sampled):
+    """What /v1/chat/completions is asked."""
+
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: Whole | None = None
     logprobs: Switch | None = None
@@ -141,6 +155,8 @@ class ChatRequest(Sampled):
 
 
 class TokenizeRequest(_Request):
+    """What /tokenize is asked: a text, or messages."""
+
     model: Text | None = None
     prompt: Text | None = None
     messages: list[dict[str, Any]] | None = None
@@ -149,6 +165,8 @@ class TokenizeRequest(_Request):
 
 
 class DetokenizeRequest(_Request):
+    """What /detokenize is asked."""
+
     model: Text | None = None
     tokens: list[Token]
 

@@ -32,8 +32,8 @@ REFUSAL_S = 5
 
 
 def prepare(llm: LLM, config: ServerConfig) -> None:
-    """Make an LLM that was loaded for one caller serve many: places, memory, pace, shared beginnings. Whatever has to be
-    measured is measured here, and not while somebody waits."""
+    """Make an LLM that was loaded for one caller serve many: places, memory, pace, shared beginnings. Whatever has to
+    be measured is measured here, and not while somebody waits."""
     scheduler = llm.engine.scheduler
     scheduler.max_sequences = config.max_running
     scheduler.max_cached = config.max_cached
@@ -119,7 +119,7 @@ def bind(config: ServerConfig) -> socket.socket:
 
 @contextmanager
 def _signals_noted() -> Iterator[None]:
-    """uvicorn raises the signal that stopped it once more when it has ended: to have been told to stop is no failure."""
+    """uvicorn raises the signal that stopped it again when it has ended: to have been told to stop is no failure."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from time import time
 from typing import Any, TypeVar
 
@@ -158,8 +159,7 @@ class Service:
 def _resident_bytes() -> int:
     """Resident memory of this process; where the system does not say, the most it ever was; else 0."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         try:
             import resource

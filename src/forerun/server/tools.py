@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from forerun.constraints.calls import call_schema
 from forerun.server.errors import ApiError
 from forerun.server.reasoning import held_back
 from forerun.server.requests import ChatRequest, Tool
@@ -22,7 +23,7 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:argument
 @dataclass(frozen=True)
 class ToolWish:
     """What a request wants of its tools. `forced` are those one of which must be called, () where the model may choose
-    to call none; `tools` are shown to the model. `only_one`: a text of a model that may choose ends with its first call."""
+    to call none; `tools` are shown to the model. `only_one`: where it may choose, the text ends with its first call."""
 
     tools: tuple[Tool, ...] = ()
     forced: tuple[Tool, ...] = ()
@@ -31,22 +32,10 @@ class ToolWish:
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON schema of a forced call."""
+        """The JSON schema of a forced call. ParameterError names the tool whose arguments cannot be enforced."""
         if not self.forced:
             return None
-        calls = [
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": tool.function.name},
-                    "arguments": tool.function.parameters or {"type": "object"},
-                },
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for tool in self.forced
-        ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+        return call_schema((tool.function.name, tool.function.parameters) for tool in self.forced)
 
 
 def wish_of(request: ChatRequest) -> ToolWish:
@@ -85,10 +74,11 @@ class Part:
 
 
 class CallReader:
-    """Splits an answer that arrives in pieces into text and calls, the same whatever the pieces are. `forced`: all of it
-    is one call.
+    """Splits an answer that arrives in pieces into text and calls, the same whatever the pieces are. `forced`: all of
+    it is one call.
 
-    A call that is no JSON of a known name and arguments is text after all. Blanks before and between calls are left out.
+    A call that is no JSON of a known name and arguments is text after all. Blanks before and between calls are left
+    out.
     """
 
     def __init__(self, forced: bool, names: Sequence[str]) -> None:

@@ -29,8 +29,8 @@ Told = Callable[[Job, float], None]
 class Worker:
     """Steps an LLM in a thread of its own while there is anything to do.
 
-    `submit`, `cancel` and `stop` may be called from any thread. At most `max_requests` jobs are held, waiting or running.
-    `done` is told of each job that has ended, and when it ended.
+    `submit`, `cancel` and `stop` may be called from any thread. At most `max_requests` jobs are held, waiting or
+    running. `done` is told of each job that has ended, and when it ended.
     """
 
     def __init__(self, llm: LLM, max_requests: int, done: Told = lambda job, now: None) -> None:
@@ -88,8 +88,8 @@ class Worker:
         self._inbox.put(None)
 
     def stop(self, drain_s: float) -> None:
-        """Take nothing new, let what runs finish for `drain_s` seconds, then end it. Blocks until the thread is done, or
-        is stuck in a pass."""
+        """Take nothing new, let what runs finish for `drain_s` seconds, then end it. Blocks until the thread is done,
+        or is stuck in a pass."""
         with self._lock:
             self._is_stopping = True
         self._inbox.put(None)
