@@ -33,7 +33,7 @@ def ratio(above: str, below: str, group: str = "") -> str:
 
 SECTIONS: list[tuple[str, list[Panel]]] = [
     ("Speculation", [
-        ("Tokens per pass", "short", "Tokens committed in a round (1: nothing gained): of all, of those with a draft.", [
+        ("Tokens per pass", "short", "Tokens committed in a round (1: nothing gained): of all, of drafted ones.", [
             ("all rounds", ratio("forerun_emitted_tokens_total", "forerun_draft_length_count")),
             ("with a draft", f"1 + {ratio(f'{SPECULATION}accepted_tokens_total', f'{SPECULATION}drafts_total')}"),
         ]),
