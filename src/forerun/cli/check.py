@@ -18,8 +18,8 @@ NEEDED = {
 
 
 def check_params(params: dict[str, Any]) -> SamplingParams:
-    """The parameters, each in range; a pattern, grammar or schema is compiled over the 256 bytes, which finds everything wrong
-    with it but what only the model's vocabulary can tell."""
+    """The parameters, each in range; a pattern, grammar or schema is compiled over the 256 bytes, which finds
+    everything wrong with it but what only the model's vocabulary can tell."""
     from forerun.sampling import SamplingParams
 
     sampling = SamplingParams.from_keywords(params)

@@ -224,7 +224,9 @@ class Sampling(Group):
     ] = None
     grammar: Annotated[
         str | None,
-        flag("--grammar", "A grammar derives the whole text: EBNF as GBNF or in Lark's notation", STRUCTURE, "TEXT|@FILE"),
+        flag(
+            "--grammar", "A grammar derives the whole text: EBNF as GBNF or in Lark's notation", STRUCTURE, "TEXT|@FILE"
+        ),
     ] = None
     one_of: Annotated[
         list[str] | None,

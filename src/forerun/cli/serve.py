@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -110,7 +111,6 @@ def serve(
     """
     require_extra()
     from forerun.server.config import PREFIX, make_config, model_settings
-    from forerun.server.logs import set_up
 
     file = config or os.environ.get(f"{PREFIX}CONFIG")
     settings = model_settings(loading.given(), file=file)
@@ -118,19 +118,26 @@ def serve(
         raise InputError("there is no TARGET", "", "forerun serve TARGET [--draft MODEL]; see forerun serve --help")
     made = make_config(_tuples(serving.given()), file=file)
     note_unused(settings, {})
-    set_up(made.log_format)
     _serve(settings, made)
 
 
 def _serve(settings: dict[str, Any], config: ServerConfig) -> None:
+    from forerun.server.logs import set_up
     from forerun.server.run import bind, prepare
     from forerun.server.run import serve as run
 
     bind(config).close()  # an address that is taken is found out before weights are read
-    name = str(settings["target"])
+    set_up(config.log_format)
+    name = name_of(str(settings["target"]))
     llm = load(settings)
     prepare(llm, config)
     run(llm, config, name, ready=lambda url: say(f"serving {config.model_name or name} at {url}"))
+
+
+def name_of(target: str) -> str:
+    """What a model is called whose name is not given: a file or a directory by its own name, anything else as it is."""
+    path = Path(target)
+    return path.name.removesuffix(".gguf") if path.exists() else target
 
 
 def require_extra() -> None:

@@ -61,14 +61,18 @@ def check_texts(name: str, texts: Any) -> tuple[str, ...]:
         raise ParameterError(name, f"a list of texts is needed, not {short(texts)}", 'for example ["yes", "no"]')
     for text in texts:
         if not isinstance(text, str) or not text:
-            raise ParameterError(name, f"{short(text)} is no text that can be written", "give texts of a character or more")
+            raise ParameterError(
+                name, f"{short(text)} is no text that can be written", "give texts of a character or more"
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ParameterError(name, f"{short(text)} is not valid Unicode: {error}") from error
     if len(texts) > MAX_TEXTS or (length := sum(map(len, texts))) > MAX_PATTERN:
         size = f"{len(texts):,} texts" if len(texts) > MAX_TEXTS else f"{length:,} characters"
-        raise ParameterError(name, f"it has {size}", f"at most {MAX_TEXTS:,} texts of {MAX_PATTERN:,} characters are taken")
+        raise ParameterError(
+            name, f"it has {size}", f"at most {MAX_TEXTS:,} texts of {MAX_PATTERN:,} characters are taken"
+        )
     return tuple(dict.fromkeys(texts))
 
 

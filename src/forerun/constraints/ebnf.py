@@ -1,7 +1,7 @@
-"""Grammars for the library: what is wrong with one is said here, and a GBNF grammar becomes one that means the same there.
+"""Grammars for the library: what is wrong with one is said here, and GBNF becomes what means the same there.
 
-The library's own notation is Lark's, with a lexer. GBNF has none. A grammar without recursion is a single pattern, which
-is matched as a whole; in any other a lexeme is one character, or a run that cannot be cut wrongly (lexemes.py).
+The library's own notation is Lark's, with a lexer. GBNF has none. A grammar without recursion is a single pattern,
+which is matched as a whole; in any other a lexeme is one character, or a run that cannot be cut wrongly (lexemes.py).
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class _Written:
         return Leaf(len(self.leaves) - 1)
 
     def _repeat(self, node: Repeat) -> Part:
-        """(C | X)* is written as C* (X C*)*, so that the characters C form runs; (C | X)+ begins with one of the two."""
+        """(C | X)* is written as C* (X C*)*, so that the characters C form runs; (C | X)+ begins with one of both."""
         options = list(self._options(node.inner))
         ranges = merged(pair for one in options if isinstance(one, Chars) for pair in one.ranges)
         others = [one for one in options if not isinstance(one, Chars)]

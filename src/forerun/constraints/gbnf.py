@@ -17,7 +17,8 @@ class Gbnf(Reader):
 
     definition = "::="
     pattern = re.compile(
-        r"""(?P<space>[ \t\r\n]+|\#[^\n]*)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<set>\[(?:[^\]\\\n]|\\.)*\])|(?P<name>[\w-]+)
+        r"""(?P<space>[ \t\r\n]+|\#[^\n]*)|(?P<string>"(?:[^"\\\n]|\\.)*")
+        |(?P<set>\[(?:[^\]\\\n]|\\.)*\])|(?P<name>[\w-]+)
         |(?P<count>\{\s*\d*\s*(?:,\s*\d*\s*)?\})|(?P<sign>::=|[|()*+?.])""",
         re.VERBOSE | re.ASCII,
     )
@@ -87,7 +88,9 @@ class Gbnf(Reader):
                 raise self.fail(f"\\{kind} needs {digits} hexadecimal digits", place + at)
             known = {"n": "\n", "r": "\r", "t": "\t"}.get(kind, kind if kind in '"\\[]-^' else "")
             if not digits and not known:
-                raise self.fail(f"\\{kind} is no escape", place + at, r"\n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH are")
+                raise self.fail(
+                    f"\\{kind} is no escape", place + at, r"\n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH are"
+                )
             value = int(code, 16) if digits else ord(known)
             if value > 0x10FFFF or value in SURROGATES:
                 raise self.fail(f"\\{kind}{code} is no character", place + at)

@@ -42,11 +42,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """One of several."""
+
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
+    """`inner`, `low` to `high` times (None: without end)."""
+
     inner: Part
     low: int
     high: int | None

@@ -42,11 +42,15 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Seq:
+    """One after the other."""
+
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alt:
+    """One of several."""
+
     parts: tuple[Node, ...]
 
 
@@ -88,6 +92,8 @@ class Notation:
 
 
 class Token(NamedTuple):
+    """A piece of the text: the name of its group in the notation's pattern, or "end"."""
+
     kind: str
     text: str
     place: int

@@ -152,6 +152,8 @@ class CallReader:
 
     def _body(self, parts: list[Part], call: _Call) -> bool:
         if not call.is_done:
+            if not call.has_begun:
+                self._held = self._held.lstrip()
             taken = call.take(self._held)
             if taken:
                 parts.append(Part(taken, call.number))
@@ -185,7 +187,7 @@ class _Call:
     def __init__(self, number: int) -> None:
         self.number, self.is_done = number, False
         self._depth = 0
-        self._in_string = self._is_escaped = self._has_begun = False
+        self._in_string = self._is_escaped = self.has_begun = False
 
     def take(self, text: str) -> str:
         """As much of `text` as belongs to the value."""
@@ -201,10 +203,10 @@ class _Call:
                         self.is_done = True
                         return text[: place + 1]
             elif sign == '"':
-                self._in_string = self._has_begun = True
+                self._in_string = self.has_begun = True
             elif sign in "{[":
                 self._depth += 1
-                self._has_begun = True
+                self.has_begun = True
             elif sign in "}]":
                 if self._depth == 0:  # of a bare number or word: the call's own end
                     self.is_done = True
@@ -214,5 +216,5 @@ class _Call:
                     self.is_done = True
                     return text[: place + 1]
             elif not sign.isspace():
-                self._has_begun = True
+                self.has_begun = True
         return text
