@@ -94,7 +94,7 @@ def test_logprobs_are_generates_and_the_same_in_streams(served: Serving, plain: 
     assert logprobs["token_logprobs"] == pytest.approx([None if one is None else one.logprob for one in entries])
     assert len(logprobs["tokens"]) == len(logprobs["top_logprobs"]) == len(logprobs["text_offset"]) == len(entries)
     assert [None if one is None else len(one) for one in logprobs["top_logprobs"]] == [
-        None if one is None else 2 for one in entries
+        None if one is None else len(one.top) for one in entries
     ]
     assert found["text"] == (PROMPT if echo else "") + expected.text
     assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
@@ -144,7 +144,7 @@ def test_what_speculation_does_is_told_and_never_shows_in_the_text(served: Servi
     chunks = served.stream("/v1/completions", prompt=PROMPT, speculation={"explain": True}, **asked)
     tokens = [token for chunk in chunks if "forerun" in chunk for token in chunk["forerun"]["tokens"]]
     assert [token["token"] for token in tokens] == list(expected.tokens)
-    assert {token["origin"] for token in tokens} > {"accepted"}
+    assert {token["origin"] for token in tokens} >= {"drafted", "bonus"}
     rounds = [one for chunk in chunks if "forerun" in chunk for one in chunk["forerun"]["rounds"]]
     assert sum(one["accepted"] + 1 for one in rounds) >= 30
     assert len(rounds) == chunks[-1]["speculation"]["choices"][0]["num_rounds"]

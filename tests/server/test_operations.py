@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -240,3 +242,28 @@ def test_many_short_lives() -> None:
         one.wait_until_idle()
         time.sleep(0.05)
         assert threading.active_count() <= before + 1
+
+
+def test_requests_have_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an SDK the API of OpenTelemetry does nothing, so that a tracer of ours tells what it was given."""
+    trace = pytest.importorskip("opentelemetry.trace")
+    seen: list[Any] = []
+
+    class Span(trace.NonRecordingSpan):  # type: ignore[misc,name-defined]
+        def set_attribute(self, key: str, value: Any) -> None:
+            seen.append((key, value))
+
+    class Tracer(trace.NoOpTracer):  # type: ignore[misc,name-defined]
+        @contextmanager
+        def start_as_current_span(self, name: str, context: Any = None, **settings: Any) -> Iterator[Span]:
+            above = trace.get_current_span(context).get_span_context()
+            seen.append((name, f"{above.trace_id:032x}"))
+            yield Span(trace.INVALID_SPAN_CONTEXT)
+
+    monkeypatch.setattr(trace, "get_tracer", lambda *_: Tracer())
+    with Serving(scripted_llm("hi")) as one:
+        above = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+        one.post(COMPLETIONS, headers=above, prompt="a", max_tokens=2)
+        wait_for(lambda: len(seen) == 5)
+    assert ("POST /v1/completions", "ab" * 16) in seen
+    assert {("http.response.status_code", 200), ("gen_ai.usage.output_tokens", 2)} <= set(seen)

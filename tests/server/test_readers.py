@@ -9,8 +9,8 @@ from forerun.server.reasoning import ReasoningReader
 from forerun.server.tools import CallReader, Part
 
 PARTS = (
-    "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {"a": "}"}}', '{"name": "g"}', " ", "\n", "x", "<", "<tool",
-    "<think>", "</think>",
+    "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {"a": "}"}}', '{"name": "g"}', " ", "\n", "x", "<",
+    "<tool", "<think>", "</think>",
 )  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
@@ -42,7 +42,7 @@ def test_calls_do_not_depend_on_the_pieces(text: str, widths: list[int], forced:
     bit_by_bit = [part for piece in pieces(text, widths) for part in cut.add(piece)] + cut.finish()
     assert merged(at_once) == merged(bit_by_bit)
     if not whole.num_calls and not forced:
-        assert "".join(part.text for part in at_once).split() == text.split()
+        assert "".join("".join(part.text for part in at_once).split()) == "".join(text.split())
 
 
 @given(TEXTS, CUTS, st.booleans())

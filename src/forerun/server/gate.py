@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, api_error, unauthorized
+from forerun.server.telemetry import span
 
 log = logging.getLogger("forerun.server")
 
@@ -60,6 +61,20 @@ class _GoneError(Exception):
     """The client has hung up before its request was complete."""
 
 
+class _Sent:
+    """An ASGI `send` that adds the request's id, notes the status, and waits for the client for a while only."""
+
+    def __init__(self, send: Send, request_id: str, patience_s: float | None) -> None:
+        self._send, self._request_id, self._patience_s = send, request_id, patience_s
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
+        await asyncio.wait_for(self._send(message), self._patience_s)
+
+
 class Gate:
     """ASGI middleware: request ids, API keys, the bound of bodies, and the time that clients get to send and read."""
 
@@ -73,44 +88,45 @@ class Gate:
             await self._app(scope, receive, send)
             return
         state: dict[str, Any] = scope.setdefault("state", {})
-        transport = state.pop("transport", None)
         headers = {name.lower(): value for name, value in scope["headers"]}
-        state["request_id"] = request_id = _request_id(headers)
-        state["told"] = told = {}
-        started, status = perf_counter(), 0
+        state["request_id"], state["told"] = _request_id(headers), {}
+        started = perf_counter()
+        with span(scope["method"], scope["path"], headers) as end:
+            sent = _Sent(send, state["request_id"], self._config.send_s or None)
+            try:
+                await self._pass(scope, headers, receive, sent)
+            finally:
+                ms, told = 1e3 * (perf_counter() - started), state["told"]
+                end(sent.status, told)
+                self._note(getattr(scope.get("route"), "path", "other"), scope["method"], sent.status)
+                log.info(
+                    "%s %s %d %.0f ms", scope["method"], scope["path"], sent.status, ms,
+                    extra={"request_id": state["request_id"], "path": scope["path"], "status": sent.status,
+                           "ms": round(ms, 1), **told},
+                )  # fmt: skip
 
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-            await asyncio.wait_for(send(message), self._config.send_s or None)
-
+    async def _pass(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, sent: _Sent) -> None:
+        """Let a request through, or refuse it; whatever it raises becomes an answer."""
+        transport = scope["state"].pop("transport", None)
+        about = {"request_id": scope["state"]["request_id"]}
         try:
             self._check(scope, headers)
             body = await self._body(receive)
-            self._check_kind(scope, headers, body)
-            await self._app(scope, _again(body, receive), answer)
+            self._check_kind(headers, body)
+            await self._app(scope, _again(body, receive), sent)
         except _GoneError:
-            log.info("a client has gone before its request was complete", extra={"request_id": request_id})
+            log.info("a client has gone before its request was complete", extra=about)
         except (asyncio.TimeoutError, TimeoutError):
-            log.warning("a client does not read its answer", extra={"request_id": request_id})
+            log.warning("a client does not read its answer", extra=about)
             if transport is not None:
                 transport.abort()  # closing would wait for the client to read
         except Exception as error:
             found = api_error(error)
             if not isinstance(error, ApiError):
-                log.exception("a request has failed", extra={"request_id": request_id})
-            if status:
+                log.exception("a request has failed", extra=about)
+            if sent.status:
                 raise
-            await JSONResponse(found.body, found.status, found.headers)(scope, receive, answer)
-        finally:
-            self._note(getattr(scope.get("route"), "path", "other"), scope["method"], status)
-            ms = 1e3 * (perf_counter() - started)
-            log.info(
-                "%s %s %d %.0f ms", scope["method"], scope["path"], status, ms,
-                extra={"request_id": request_id, "path": scope["path"], "status": status, "ms": round(ms, 1), **told},
-            )  # fmt: skip
+            await JSONResponse(found.body, found.status, found.headers)(scope, receive, sent)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         keys = self._config.api_keys
@@ -149,7 +165,7 @@ class Gate:
                 headers={"Connection": "close"},
             ) from None  # fmt: skip
 
-    def _check_kind(self, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> None:
+    def _check_kind(self, headers: dict[bytes, bytes], body: bytes) -> None:
         """Only JSON is read. A form that some page submits in a browser is not, so that it asks nothing unnoticed."""
         kind = headers.get(b"content-type", b"").decode("latin-1")
         if body and kind.partition(";")[0].strip().lower() not in JSON:

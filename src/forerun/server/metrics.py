@@ -38,9 +38,10 @@ class Metrics:
     only looked at when somebody asks is set by `refresh` of whoever owns the engine.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, with_process: bool = True) -> None:
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
+        if with_process:
+            ProcessCollector(registry=self.registry)
         self._labels = (model_name, "0")
         self._add_speculation()
         self._add_requests()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forerun.llm import LLM, Prompt
-from forerun.models.tokenizer import Tokenizer
 from forerun.server.errors import ApiError
 from forerun.server.messages import for_template
 from forerun.server.reasoning import OPEN as THINK
 from forerun.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from forerun.server.tools import ToolWish
+
+if TYPE_CHECKING:
+    from forerun.models.tokenizer import Tokenizer
 
 INFILLING = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),

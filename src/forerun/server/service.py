@@ -11,7 +11,7 @@ from pathlib import Path
 from time import time
 from typing import Any, TypeVar
 
-from forerun.errors import DeadlineError
+from forerun.errors import DeadlineError, PromptError
 from forerun.llm import LLM, Prompt
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
@@ -99,6 +99,8 @@ class Service:
         return [self.llm.encode(prompt) for prompt in prompts]
 
     async def _open(self, prompts: list[list[int]], asked: Asked, is_chat: bool) -> Ticket:
+        if not all(prompts):
+            raise PromptError("the prompt is empty", "a model needs at least one token to start from", "give some text")
         longest, most = max(map(len, prompts)), self.config.max_prompt
         if most is not None and longest > most:
             raise ApiError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from forerun.models.tokenizer import Tokenizer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forerun.models.tokenizer import Tokenizer
 
 
 class Spelling:

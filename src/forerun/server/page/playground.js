@@ -31,8 +31,8 @@ async function refusal(response) {
     return "This server wants an API key. Enter it under More settings.";
   }
   const wait = response.headers.get("Retry-After");
-  if (response.status === 429 || response.status === 503) return "The server is busy: " + said + (wait ? ` (in about ${wait} s)` : "");
-  return (response.status >= 500 ? "The server has failed: " : "The server does not take this: ") + said;
+  if (response.status === 429) return "The server is busy: " + said + (wait ? ` (in about ${wait} s)` : "");
+  return (response.status >= 500 ? "The server cannot answer: " : "The server does not take this: ") + said;
 }
 
 async function* events(stream) {
@@ -58,7 +58,7 @@ async function write(place, kind, messages, signal) {
     .catch(error => { throw error.name === "AbortError" ? error : new Error("The server cannot be reached. Is it still running?"); });
   if (!answer.ok) throw new Error(await refusal(answer));
     for await (const event of events(answer.body)) {
-    if (event.error) throw new Error("The server has failed: " + event.error.message);
+    if (event.error) throw new Error("The server cannot go on: " + event.error.message);
     if (event.warnings) $("note").textContent = event.warnings.join("; ");
     if (event.speculation) settle(run, event.speculation.choices[0]);
     const choice = event.choices && event.choices[0], about = event.forerun;
