@@ -18,7 +18,7 @@ from forerun.runtime.toy import ToyModel
 
 jsonschema = pytest.importorskip("jsonschema")
 
-PIECES = [
+PIECES: list[str | bytes] = [
     *(chr(code) for code in range(32, 127)), "\n", '{"', '":', '": "', '", "', '"}', "},", "true", "false", "null",
     "12", '"name"', "ok", "city", "arguments", "  ", "\u65e5".encode()[:1], "\u65e5".encode()[1:], "é", "\\u00",
     "```json\n",
@@ -61,7 +61,7 @@ SCHEMAS: dict[str, Any] = {
     "calls": call_schema([("weather", CITY), ("square", NUMBER)]),
     "list": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}, "maxItems": 5},
 }
-DRAFTS = {
+DRAFTS: dict[str, Any] = {
     "chain": FixedLength(4),
     "tree": FixedTopology((-1, -1, 0, 0, 1, 2)),
 }
@@ -84,7 +84,7 @@ def test_every_generation_is_valid(name: str, shape: str) -> None:
     validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker(["date"]))
     drafter = ModelDrafter(toy(2), start_after=0)
     stacked = StackDrafter([SuffixDrafter(), drafter]) if shape == "chain" else drafter
-    llm = LLM(toy(1), TOKENIZER, stacked, DRAFTS[shape], max_sequences=16)
+    llm = LLM(toy(1), TOKENIZER, stacked, DRAFTS[shape])
     texts, num_accepted, num_proposed = set(), 0, 0
     for start in range(0, NUM_EACH, 12):
         result = llm.generate("{}", json_schema=schema, temperature=1.0, n=12, seed=start)

@@ -217,7 +217,7 @@ class _Written:
         others = [one for one in options if not isinstance(one, Chars)]
         if not ranges or (others and (node.high is not None or node.low > 1)):
             return Times(self._part(node.inner), node.low, node.high)
-        if not others and node.low == node.high <= MAX_SINGLE:
+        if not others and node.low == node.high and node.low <= MAX_SINGLE:
             return Row(tuple(self._leaf(Characters(ranges)) for _ in range(node.low)))
         if not others:
             return self._leaf(Characters(ranges, node.low, node.high))
