@@ -281,7 +281,7 @@ def test_errors_are_told_in_plain_words(open_page: Opened) -> None:
         refusal = json.dumps({"error": {"message": "it has as many requests as it takes"}})
         answered("The server is busy: it has as many requests as it takes (in about 7 s)",
                  status=429, headers={"Retry-After": "7"}, content_type="application/json", body=refusal)  # fmt: skip
-        answered("The server has failed: HTTP status 502", status=502, body="<html>")
+        answered("The server cannot answer: HTTP status 502", status=502, body="<html>")
         answered("The answer broke off before its end", status=200, content_type="text/event-stream",
                  body='data: {"choices":[{"index":0,"delta":{"content":"ye"}}]}\n\n')  # fmt: skip
         assert page.locator("#out-0").text_content() == "ye"
