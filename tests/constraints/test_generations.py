@@ -87,7 +87,7 @@ def test_every_generation_is_valid(name: str, shape: str) -> None:
     llm = LLM(toy(1), TOKENIZER, stacked, DRAFTS[shape])
     texts, num_accepted, num_proposed = set(), 0, 0
     for start in range(0, NUM_EACH, 12):
-        result = llm.generate("{}", json_schema=schema, temperature=1.0, n=12, seed=start)
+        result = llm.generate("{}", json_schema=schema, temperature=1.0, max_tokens=900, n=12, seed=start)
         for choice in result.choices:
             assert choice.finish_reason == "stop", choice.text
             validator.validate(json.loads(choice.text))

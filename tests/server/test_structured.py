@@ -90,7 +90,6 @@ def schema(given: Any) -> dict[str, Any]:
         ({"response_format": {"type": "xml"}}, "xml"),
         ({"regex": "a(?!b)"}, "look-arounds are not supported: '\\(\\?!' at 1"),
         ({"guided_regex": "(a"}, "unclosed group, at '\\('"),
-        ({"regex": "((((a{0,999}){0,999}){0,999}){0,999}){0,999}"}, "regex"),
         ({"grammar": 'root ::= "a" b'}, "there is no rule b, which is used at line 1, column 14"),
         ({"grammar": 'root ::= "a" root'}, "the rule root, at line 1, column 1, derives no finite text"),
         ({"guided_grammar": "root ::= [a-"}, "a set of characters without an end, at line 1, column 10"),
@@ -158,7 +157,7 @@ def is_call(name: str, arguments: Any) -> bool:
 def test_a_forced_call_is_one_of_a_given_tool(served: Serving, choice: Any) -> None:
     names = set()
     for seed in range(12):
-        asked = {"tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": seed, "max_tokens": 120}
+        asked = {"tools": TOOLS, "tool_choice": choice, "temperature": 9, "seed": seed, "max_tokens": 120}
         answer = served.chat("call", **asked)["choices"][0]
         [call] = answer["message"]["tool_calls"]
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])

@@ -1,4 +1,4 @@
-"""Texts of a pattern, a grammar, a list or a JSON schema, on llguidance (docs/log.md, 2026-11-29, says why this library).
+"""Texts of a pattern, a grammar, a list or a JSON schema, on llguidance (docs/log.md, 2026-11-29, says why).
 
 The library parses bytes, so a mask leaves every spelling of a legal text open, tokens that split characters included.
 It is told never to force tokens: it would then allow only its own spelling of what must come, and the law of the text

@@ -15,11 +15,12 @@ class Lark(Reader):
     definition = ":"
     pattern = re.compile(
         r"""(?P<space>[ \t\r\n]+|//[^\n]*|\#[^\n]*)|(?P<string>"(?:[^"\\\n]|\\.)*"i?)
-        |(?P<regex>/(?:[^/\\\n]|\\.)+/[a-z]*)|(?P<directive>%\w+)|(?P<name>[A-Za-z_][\w-]*)
+        |(?P<regex>/(?:[^/\\\n]|\\.)+/[a-z]*)|(?P<directive>%(?:ignore|import)\b)|(?P<name>[A-Za-z_][\w-]*)
         |(?P<count>\{\s*\d*\s*(?:,\s*\d*\s*)?\}|~\s*\d+(?:\s*\.\.\s*\d+)?)|(?P<sign>->|\.\.|[:|()\[\]*+?!.&~,])""",
         re.VERBOSE | re.ASCII,
     )
     refused = (
+        (r"%\w*", "$ is not supported (json_schema takes schemas, regex patterns)"),
         ("<", "a token in angle brackets is not supported: a grammar describes text"),
         ("@", "a grammar of another name is not supported"),
         ("'", "a text stands between double quotes"),
@@ -44,10 +45,8 @@ class Lark(Reader):
         self.at += 1
         if token.text == "%ignore":
             self._alternatives()
-        elif token.text == "%import":
-            self._import()
         else:
-            raise self.fail(f"{token.text} is not supported", token.place, "only %import common.NAME and %ignore are")
+            self._import()
 
     def _import(self) -> None:
         names = self._names()
@@ -83,8 +82,6 @@ class Lark(Reader):
     def _item(self) -> Node | None:
         token = self.token
         if self._begins_rule() or token.kind in ("end", "directive"):
-            if token.text in ("%json", "%regex", "%lark"):
-                raise self.fail(f"{token.text} is not supported", None, "json_schema takes schemas, regex patterns")
             return None
         if token.kind in ("string", "regex"):
             return self._terminal(token)

@@ -105,6 +105,7 @@ class Reader:
     pattern: re.Pattern[str]
     definition: str
     refused: tuple[tuple[str, str], ...] = ()
+    """What begins something that is not understood, and what is said of it; $ stands for it."""
 
     def __init__(self, notation: Notation) -> None:
         self.notation = notation
@@ -133,8 +134,8 @@ class Reader:
             found = self.pattern.match(text, place)
             if found is None:
                 for start, what in self.refused:
-                    if re.compile(start).match(text, place):
-                        raise self.fail(what, place)
+                    if refused := re.compile(start).match(text, place):
+                        raise self.fail(what.replace("$", refused[0]), place)
                 what = "a text without an end" if text[place] == '"' else f"{text[place]!r} means nothing here"
                 raise self.fail(what, place)
             kind = found.lastgroup or ""
