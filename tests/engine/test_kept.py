@@ -104,6 +104,18 @@ def test_who_comes_at_once_waits_for_one_reader() -> None:
         assert one.tokens[61:] == complete(model(), [*SYSTEM, n], seed=3, max_tokens=4)[1]
 
 
+@pytest.mark.parametrize("by_tenant", [False, True])
+def test_nobody_waits_for_another_tenants_reader(by_tenant: bool) -> None:
+    of = engine(model(), by_tenant=by_tenant, scheduler=Scheduler(max_tokens=20))
+    made = [of.add(SYSTEM, SamplingParams(max_tokens=4, seed=3, tenant=tenant)) for tenant in ("a", "b")]
+    for _ in range(2):
+        of.step()
+    assert [one.is_begun for one in made] == [True, by_tenant]
+    run(of)
+    assert made[0].tokens == made[1].tokens
+    assert (made[1].num_shared > 0) is not by_tenant
+
+
 def test_a_reader_that_is_cancelled_leaves_the_others_reading() -> None:
     of = engine(model(), scheduler=Scheduler(max_tokens=20))
     first, second = (of.add([*SYSTEM, n], SamplingParams(max_tokens=4, seed=3)) for n in range(2))

@@ -178,6 +178,7 @@ def test_no_text_notices_what_else_is_served(
             for _ in range(one[1]):
                 server.step()
                 assert len(scheduler.running) <= places
+                assert set(draft._cached) <= {running.sequence_id for running in scheduler.running}
         elif one[0] == "cancel":
             server.cancel(one[1])
         else:
