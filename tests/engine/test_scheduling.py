@@ -88,6 +88,21 @@ def test_whoever_gives_way_writes_the_same_text(drafter: Any, params: dict[str, 
     assert target.num_sequences == 0
 
 
+def test_whoever_gives_way_frees_what_the_draft_model_holds_of_it() -> None:
+    draft = ToyModel.random(6, seed=2)
+    of = engine(None, ModelDrafter(draft), max_sequences=1)
+    late = add(of, num=30, priority=1)
+    for _ in range(3):
+        of.step()
+    assert draft.num_sequences == 1
+    add(of, num=1)
+    of.step()
+    assert late.finish_reason is None
+    assert draft.num_sequences == 0
+    run(of)
+    assert (late.num_output, draft.num_sequences) == (30, 0)
+
+
 def test_equals_do_not_give_way_to_each_other() -> None:
     of = engine(max_sequences=1)
     first = add(of)
