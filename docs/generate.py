@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "forerun"
 NATIVE = ROOT / "csrc"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md", ROOT / "docs" / "native.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "cli.md", ROOT / "docs" / "native.md", ROOT / "docs" / "serving.md"]
 
 
 def tree() -> str:
@@ -102,6 +102,22 @@ def models() -> str:
     return "\n".join(rows)
 
 
+def metrics() -> str:
+    """What a server tells Prometheus, in the order it does."""
+    from forerun.server.metrics import Metrics
+
+    rows = ["| metric | kind | more labels | what it says |", "|---|---|---|---|"]
+    common = {"model_name", "engine", "le"}
+    made = Metrics("m", with_process=False)
+    made.note_response("/", "GET", 200)  # else there are no labels to be seen
+    for family in made.registry.collect():
+        suffix = "_total" if family.type == "counter" else ""
+        labels = sorted({name for sample in family.samples for name in sample.labels} - common)
+        shown = ", ".join(f"`{name}`" for name in labels)
+        rows.append(f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |")
+    return "\n".join(rows)
+
+
 def parameters() -> str:
     """The sampling parameters by the panels of their flags, with what is not simply off or unset by default."""
     from forerun.cli.flags import options_of
@@ -127,6 +143,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "models": models,
     "parameters": parameters,
+    "metrics": metrics,
 }
 
 

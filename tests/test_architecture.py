@@ -27,6 +27,7 @@ LAYERS = [
     {"engine"},
     {"result", "stream", "llm", "loading"},
     {"bench", "planning"},
+    {"server"},
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

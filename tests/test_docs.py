@@ -19,7 +19,7 @@ def generate():  # type: ignore[no-untyped-def]
     return module
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cli.md", "docs/native.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md", "docs/native.md", "docs/serving.md"])
 def test_generated_parts_are_current(generate, page: str) -> None:  # type: ignore[no-untyped-def]
     text = (ROOT / page).read_text(encoding="utf-8")
     assert "<!-- generated:" in text

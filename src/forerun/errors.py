@@ -17,6 +17,7 @@ Each message has three parts: the fact, the context it happened in, and the reme
     │   └── VocabularyMismatchError   draft and target disagree about a token
     ├── NumericalError                the model produced NaN, or no finite logit          exit code 4
     │   └── NoLegalTokenError         masks, biases or processors ruled out the whole vocabulary
+    ├── DeadlineError (TimeoutError)  the text was not done in time                      exit code 4
     ├── UserCodeError                 a logits processor or constraint of the request failed    exit code 5
     ├── ContractError                 a Model, Drafter or Policy broke its protocol       exit code 5
     └── MissingDependencyError (ImportError)   an extra is not installed                  exit code 6
@@ -111,6 +112,19 @@ class NumericalError(ForerunError):
 
 class NoLegalTokenError(NumericalError):
     """Everything in the vocabulary is ruled out at this place, so the text can neither go on nor end."""
+
+
+class DeadlineError(ForerunError, TimeoutError):
+    """A request was not done by its deadline, whether it waited or ran."""
+
+    exit_code = 4
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(
+            "the deadline passed before the text was done",
+            f"{num_tokens} tokens were written",
+            "allow more time, or ask for fewer tokens",
+        )
 
 
 class UserCodeError(ForerunError):

@@ -14,7 +14,8 @@ from forerun.checks import shown
 from forerun.constraints.cache import GrammarCache
 from forerun.control.policy import Policy
 from forerun.drafting.base import Drafter
-from forerun.engine import Engine
+from forerun.engine import Engine, Service
+from forerun.engine.engine import NO_WISHES
 from forerun.engine.request import needs_tokenizer
 from forerun.errors import ForerunError, ParameterError, PromptError
 from forerun.models.reader import TextReader
@@ -106,9 +107,17 @@ class LLM:
             )
         return self.open(prompt, sampling)
 
-    def open(self, prompt: Prompt, params: SamplingParams) -> Stream:
+    def open(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        service: Service = NO_WISHES,
+        is_chat: bool | None = None,
+    ) -> Stream:
         """What `generate` and `stream` are made of: queue a request and return its stream. With `best_of` the pieces of
-        all texts come, and `result` has the best of them."""
+        all texts come, and `result` has the best of them. `is_chat`: whether token ids are those of messages, so that
+        the answer is a text of its own."""
         self._check_open()
         started = perf_counter()
         tokens = self.encode(prompt)
@@ -118,7 +127,7 @@ class LLM:
             choices: list[Choice] = []
             try:
                 for index in range(params.num_choices):
-                    reader = self._reader(params, continues=not _is_chat(prompt))
+                    reader = self._reader(params, continues=not (_is_chat(prompt) if is_chat is None else is_chat))
                     sequence = self.engine.add(
                         tokens,
                         params,
@@ -126,6 +135,7 @@ class LLM:
                         leader=choices[0].sequence if choices else None,
                         watch=reader.add,
                         constraints=() if grammar is None else [grammar.start()],
+                        service=service,
                     )
                     choices.append(Choice(sequence, reader, started))
                 self._outbox.update({choice.sequence.sequence_id: deque() for choice in choices})
@@ -135,8 +145,8 @@ class LLM:
                     self._end(choice.sequence.sequence_id)
                 raise
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids a prompt stands for."""
+    def encode(self, prompt: Prompt, template: Mapping[str, Any] | None = None) -> list[int]:
+        """The token ids a prompt stands for; `template` goes to the chat template of messages."""
         if isinstance(prompt, str):
             return list(self._need_tokenizer().encode(prompt))
         if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)) or len(prompt) == 0:
@@ -146,10 +156,18 @@ class LLM:
                 'for example "def add(a, b):" or [{"role": "user", "content": "Hello"}]',
             )
         if _is_chat(prompt):
-            return list(self._need_tokenizer().encode_chat(prompt))
+            return list(self._need_tokenizer().encode_chat(prompt, **(template or {})))
         if all(hasattr(part, "__index__") and not isinstance(part, bool) for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         raise PromptError(f"a prompt's parts are all token ids or all chat messages, not {shown(prompt)}")
+
+    def ready(self, params: SamplingParams) -> SamplingParams:
+        """The same request with its words as token ids and its grammar compiled, which may take seconds: nothing slow
+        is left for `open` to do. Any thread may do it, while others go on."""
+        params, grammar = self._prepare(params)
+        if grammar is None:
+            return params
+        return replace(params, regex=None, json_schema=None, grammar=None, one_of=None, constraint=grammar)
 
     def close(self) -> None:
         """Cancel what is running and let go of the models (`engine` is gone). Further calls are refused."""
@@ -186,9 +204,8 @@ class LLM:
             return params, None
         if any(isinstance(word, str) for word in params.bad_words or ()):
             params = replace(params, bad_words=self._words(params.bad_words or ()))
-        if params.regex is None and params.json_schema is None:
-            return params, None
-        return params, self._grammars.get(params.regex, params.json_schema)
+        structure = params.structure
+        return params, None if structure is None else self._grammars.get(*structure)
 
     def _vocabulary(self) -> Vocabulary:
         from forerun.constraints.vocabulary import Vocabulary
@@ -230,11 +247,45 @@ class LLM:
                 for key, box in zip(sequence_ids, boxes, strict=True):
                     if box is None or self.engine.is_idle:
                         return Delta(key, (), (), "cancelled"), perf_counter()
-                self._drop_orphans()
-                deltas, now = self.engine.step(), perf_counter()
-                for delta in deltas:
-                    if delta.sequence_id in self._outbox:
-                        self._outbox[delta.sequence_id].append((delta, now))
+                self._step()
+
+    def pump(self) -> bool:
+        """Step the engine once for everybody; False if there was nothing to do. For servers, whose one thread steps and
+        then hands out what each stream has (`Stream.ready`). What was committed before a step failed is not lost: the
+        next one, which does the failed round again, hands it out.
+
+        Any thread may call this, `open`, `close` and what a stream offers, but one step at a time is done, and whoever
+        else asks waits for it: an event loop had better leave all of it to the thread that pumps. `encode` waits for
+        nobody.
+        """
+        with self._lock:
+            while self._dropped:
+                self._end(self._dropped[0])
+                self._dropped.popleft()
+            if self._is_closed or self.engine.is_idle:
+                return False
+            self._step()
+            return True
+
+    def _step(self) -> None:
+        self._drop_orphans()
+        deltas, now = self.engine.step(), perf_counter()
+        for delta in deltas:
+            if delta.sequence_id in self._outbox:
+                self._outbox[delta.sequence_id].append((delta, now))
+
+    def _ready(self, sequence_ids: Sequence[int]) -> list[tuple[Delta, float]]:
+        """What was committed for these sequences and not taken yet, in the order of time."""
+        with self._lock:
+            found: list[tuple[Delta, float]] = []
+            for key in sequence_ids:
+                box = self._outbox.get(key)
+                if box is None:
+                    found.append((Delta(key, (), (), "cancelled"), perf_counter()))
+                else:
+                    found.extend(box)
+                    box.clear()
+            return sorted(found, key=lambda one: one[1])
 
     def _drop_orphans(self) -> None:
         """End what the engine runs and nobody reads: requests that an interrupt caught between the two."""

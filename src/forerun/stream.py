@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from forerun.engine import Sequence as EngineSequence
+from forerun.engine.statistics import Statistics
 from forerun.models.reader import TextReader
 from forerun.result import Piece, Result, Usage
 from forerun.types import Delta, FinishReason, Origin, TokenLogprob
@@ -115,6 +116,43 @@ class Stream(Iterator[Piece]):
                 raise StopIteration
             self._take(*self._llm._next_delta(open_ids))
         return self._pieces.popleft()
+
+    def ready(self) -> list[Piece]:
+        """The pieces that there are, without stepping the engine (`LLM.pump` does). An error of a choice ends its text
+        with the reason "error" and is in `error`. For one thread at a time; it waits while another one steps."""
+        open_ids = [key for key, choice in self._by_id.items() if choice.reason is None]
+        for delta, when in self._llm._ready(open_ids):
+            self._take(delta, when)
+        with self._lock:  # `close` may add the last piece meanwhile
+            found = list(self._pieces)
+            self._pieces.clear()
+        return found
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every text has ended; its last pieces may still be there to be taken. Any thread may ask."""
+        return all(choice.reason is not None for choice in self._choices)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of its texts has had a place."""
+        return any(choice.sequence.is_begun or choice.sequence.num_output for choice in self._choices)
+
+    @property
+    def num_shared(self) -> int:
+        """Tokens of the prompt that had been read for another text, and were not read again for the first of these."""
+        return self._choices[0].sequence.num_shared
+
+    @property
+    def statistics(self) -> list[tuple[int, Statistics]]:
+        """(choice, what speculation did for it so far). Counts that the stepping thread goes on changing: other threads
+        read them once the stream `is_done`."""
+        return [(choice.sequence.choice, choice.sequence.statistics) for choice in self._choices]
+
+    @property
+    def error(self) -> Exception | None:
+        """What a text of the request failed with."""
+        return next((choice.error for choice in self._choices if choice.error is not None), None)
 
     def drain(self) -> Result:
         """Run to the end and return the result; an interruption cancels the request."""

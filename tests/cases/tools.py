@@ -150,7 +150,7 @@ DRAFTERS: Mapping[str, Callable[[Texts, Make], Drafter]] = {
     "self": lambda texts, make: ModelDrafter(make()),
 }
 SCRIPTED = ("oracle", "liar", "half")
-STRUCTURE = ("regex", "json_schema", "constraint")
+STRUCTURE = ("regex", "json_schema", "grammar", "one_of", "constraint")
 
 
 def written(make: Make, tokenizer: Any, prompt: Any, engine: Mapping[str, Any], params: Mapping[str, Any]) -> Texts:

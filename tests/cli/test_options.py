@@ -43,7 +43,7 @@ def help_of(group: Any, name: str) -> str:
     return str(options_of(group)[name].help)
 
 
-WITHOUT_A_RANGE = {"bad_words", "stop", "regex", "json_schema", "best_of", "logprobs_kind"}
+WITHOUT_A_RANGE = {"bad_words", "stop", "regex", "json_schema", "grammar", "one_of", "best_of", "logprobs_kind"}
 """Texts, and what is bounded by another flag or listed."""
 
 
@@ -76,7 +76,7 @@ def test_help_names_every_flag(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, 
 PANELS = {
     "Sampling": {"temperature", "top_k", "top_p", "min_p", "seed"},
     "Penalties and biases": {"repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"},
-    "Allowed text": {"bad_words", "allowed_token_ids", "regex", "json_schema"},
+    "Allowed text": {"bad_words", "allowed_token_ids", "regex", "json_schema", "grammar", "one_of"},
     "Length and stops": {
         "max_tokens", "min_tokens", "stop", "include_stop_string", "stop_token_ids", "include_stop_token", "ignore_eos",
     },

@@ -201,6 +201,7 @@ PING = {
         ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength \\(3\\) is greater than maxLength \\(2\\)"),
         ({"type": "string", "maxLength": 2, "pattern": "^abc$"}, "Regex is empty"),
         ({"type": "text"}, "Invalid type: text"),
+        ({"properties": {f"p{i}": {} for i in range(451)}}, r"at \$ has 451 properties that may be left out"),
         ({"enum": []}, "anyOf is empty"),
         (False, "nothing satisfies the schema false"),
         ("{", "it is not JSON"),

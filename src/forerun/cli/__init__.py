@@ -17,6 +17,7 @@ from forerun.cli.generate import generate
 from forerun.cli.group import Commanded, Root, add_lazy
 from forerun.cli.models import models, pull
 from forerun.cli.plan import plan
+from forerun.cli.serve import serve
 from forerun.version import __version__
 
 app = typer.Typer(
@@ -48,7 +49,7 @@ def _root(
             print(text)
 
 
-for _command in (generate, chat, pull, models, plan):
+for _command in (generate, chat, serve, pull, models, plan):
     app.command(cls=Commanded)(flat(_command))
 add_lazy("bench", "Compare plain, speculative and peer decoding on real workloads.", "forerun.bench.cli:bench_command")
 

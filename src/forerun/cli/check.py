@@ -18,20 +18,17 @@ NEEDED = {
 
 
 def check_params(params: dict[str, Any]) -> SamplingParams:
-    """The parameters, each in range; a pattern or schema is compiled over the 256 bytes, which finds everything wrong
-    with it but what only the model's vocabulary can tell."""
+    """The parameters, each in range; a pattern, grammar or schema is compiled over the 256 bytes, which finds
+    everything wrong with it but what only the model's vocabulary can tell."""
     from forerun.sampling import SamplingParams
 
     sampling = SamplingParams.from_keywords(params)
-    if sampling.is_structured:
-        from forerun.constraints.grammar import compile_json_schema, compile_regex
+    if sampling.structure is not None:
+        from forerun.constraints.grammar import COMPILERS
         from forerun.constraints.vocabulary import Vocabulary
 
-        every_byte = Vocabulary(256, lambda token: bytes([token]))
-        if sampling.regex is not None:
-            compile_regex(sampling.regex, every_byte)
-        else:
-            compile_json_schema(params["json_schema"], every_byte)
+        kind, given = sampling.structure
+        COMPILERS[kind](given, Vocabulary(256, lambda token: bytes([token])))
     return sampling
 
 

@@ -222,6 +222,16 @@ class Sampling(Group):
     json_schema: Annotated[
         str | None, flag("--json-schema", "The whole text is JSON of this schema", STRUCTURE, "JSON|@FILE")
     ] = None
+    grammar: Annotated[
+        str | None,
+        flag(
+            "--grammar", "A grammar derives the whole text: EBNF as GBNF or in Lark's notation", STRUCTURE, "TEXT|@FILE"
+        ),
+    ] = None
+    one_of: Annotated[
+        list[str] | None,
+        flag("--one-of", "The whole text is TEXT; escapes as in --stop; repeated, one of them", STRUCTURE, "TEXT"),
+    ] = None
     max_tokens: Annotated[
         int | None,
         flag("--max-tokens", "At most N new tokens: 0 or more (default: until the context is full)", STOPS, "N"),
@@ -285,6 +295,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "allowed_token_ids": lambda given: values.token_ids("allowed_token_ids", given, '--allowed-token-ids "1, 2, 3"'),
     "regex": lambda given: values.require_utf8("regex", given),
     "json_schema": values.schema,
+    "grammar": values.grammar,
+    "one_of": lambda given: values.texts("one_of", given),
 }
 
 

@@ -60,9 +60,21 @@ def unescaped(name: str, text: str) -> str:
 def schema(text: str) -> str:
     """JSON as it was typed, or the content of the file named after an @."""
     name = "json_schema"
+    if not text.startswith("@") and text.endswith(".json"):
+        raise ParameterError(name, f"{text!r} is no JSON", f"for the content of a file: --json-schema @{text}")
+    return _or_file(name, text, "@FILE names a file that holds JSON")
+
+
+def grammar(text: str) -> str:
+    """A grammar as it was typed, or the content of the file named after an @."""
+    name = "grammar"
+    if text.endswith((".gbnf", ".lark", ".ebnf")) and not text.startswith("@"):
+        raise ParameterError(name, f"{text!r} is no grammar", f"for the content of a file: --grammar @{text}")
+    return _or_file(name, text, "@FILE names a file that holds a grammar")
+
+
+def _or_file(name: str, text: str, remedy: str) -> str:
     if not text.startswith("@"):
-        if text.endswith(".json"):
-            raise ParameterError(name, f"{text!r} is no JSON", f"for the content of a file: --json-schema @{text}")
         return require_utf8(name, text)
     path = Path(text[1:])
     try:
@@ -71,7 +83,7 @@ def schema(text: str) -> str:
         raise ParameterError(name, f"{path} is not valid UTF-8, at byte {error.start}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ParameterError(name, f"{path} cannot be read: {reason}", "@FILE names a file that holds JSON") from None
+        raise ParameterError(name, f"{path} cannot be read: {reason}", remedy) from None
 
 
 def require_utf8(name: str, text: str) -> str:

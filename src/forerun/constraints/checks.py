@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from forerun.errors import ParameterError
 
 MAX_PATTERN = 100_000
 """Characters in a regular expression."""
+
+MAX_TEXTS = 10_000
+"""Texts in a list of those that are legal."""
 
 PATTERN_HELP = "use classes, groups, alternatives and repetition, in the syntax of Rust's regex crate"
 
@@ -49,6 +53,27 @@ def check_pattern(name: str, pattern: str) -> None:
             if found := syntax.match(pattern, piece.start()):
                 where = f"{found[0]!r} at {piece.start()} in {short(pattern)}"
                 raise ParameterError(name, f"{what} are not supported: {where}", PATTERN_HELP)
+
+
+def check_texts(name: str, texts: Any) -> tuple[str, ...]:
+    """The texts of a list, each once."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Sequence) or not texts:
+        raise ParameterError(name, f"a list of texts is needed, not {short(texts)}", 'for example ["yes", "no"]')
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise ParameterError(
+                name, f"{short(text)} is no text that can be written", "give texts of a character or more"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ParameterError(name, f"{short(text)} is not valid Unicode: {error}") from error
+    if len(texts) > MAX_TEXTS or (length := sum(map(len, texts))) > MAX_PATTERN:
+        size = f"{len(texts):,} texts" if len(texts) > MAX_TEXTS else f"{length:,} characters"
+        raise ParameterError(
+            name, f"it has {size}", f"at most {MAX_TEXTS:,} texts of {MAX_PATTERN:,} characters are taken"
+        )
+    return tuple(dict.fromkeys(texts))
 
 
 def explain(message: str) -> str:

@@ -1,4 +1,4 @@
-"""Texts of a regular expression or of a JSON schema, on llguidance (docs/log.md, 2026-11-29, says why this library).
+"""Texts of a pattern, a grammar, a list or a JSON schema, on llguidance (docs/log.md, 2026-11-29, says why).
 
 The library parses bytes, so a mask leaves every spelling of a legal text open, tokens that split characters included.
 It is told never to force tokens: it would then allow only its own spelling of what must come, and the law of the text
@@ -8,20 +8,22 @@ would not be the model's law restricted to legal texts.
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 
 from forerun.constraints.base import Mask, require_taken
-from forerun.constraints.checks import PATTERN_HELP, check_pattern, explain
+from forerun.constraints.checks import PATTERN_HELP, check_pattern, check_texts, explain
+from forerun.constraints.ebnf import to_library
 from forerun.constraints.schema import AT_ROOT, check_schema
 from forerun.constraints.vocabulary import Vocabulary
 from forerun.errors import ParameterError
 
-HEADER = '%llguidance {"no_forcing": true}\nstart: '
+HEADER = '%llguidance {"no_forcing": true}\n'
 
 WHITESPACE = r" |\n {0,32}|\n\t{0,16}"
 """JSON whitespace, at most once at each place between two tokens of JSON (none before or after the whole value): one
@@ -54,7 +56,7 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> CompiledGrammar:
     if not isinstance(pattern, str):
         raise ParameterError("regex", f"a pattern is a string, not {type(pattern).__name__}")
     check_pattern("regex", pattern)
-    return CompiledGrammar("regex", f"/{regex_to_lark(pattern, '')}/", vocabulary, PATTERN_HELP)
+    return CompiledGrammar("regex", f"start: /{regex_to_lark(pattern, '')}/", vocabulary, PATTERN_HELP)
 
 
 def compile_json_schema(schema: dict[str, Any] | bool | str, vocabulary: Vocabulary) -> CompiledGrammar:
@@ -78,7 +80,35 @@ def compile_json_schema(schema: dict[str, Any] | bool | str, vocabulary: Vocabul
         raise ParameterError(name, "nothing satisfies the schema false")
     body = {key: value for key, value in plain.items() if key not in AT_ROOT} if isinstance(plain, dict) else {}
     text = json.dumps({**body, "x-guidance": {"whitespace_pattern": WHITESPACE}})
-    return CompiledGrammar(name, f"%json {text}", vocabulary, "simplify that part of the schema")
+    return CompiledGrammar(name, f"start: %json {text}", vocabulary, "simplify that part of the schema")
+
+
+def compile_grammar(text: str, vocabulary: Vocabulary) -> CompiledGrammar:
+    """The texts that a grammar derives: in GBNF (`root ::= ...`), as a grammar of characters, or in Lark's notation
+    (`start: ...`), whose terminals are cut off greedily, the longest at each place.
+
+    Rules may be recursive, to the left too. Raises ParameterError for what is not understood, with its line and column:
+    unknown rules, rules that derive no finite text, tokens in angle brackets, attributes, templates, directives.
+    """
+    if not isinstance(text, str):
+        raise ParameterError("grammar", f"a grammar is a string, not {type(text).__name__}")
+    return CompiledGrammar("grammar", to_library(text), vocabulary, "simplify that part of the grammar")
+
+
+def compile_one_of(texts: Sequence[str], vocabulary: Vocabulary) -> CompiledGrammar:
+    """Exactly these texts. Raises ParameterError for a list that is empty, too long, or holds anything but texts."""
+    found = check_texts("one_of", texts)
+    pattern = "|".join(re.sub(r"[^A-Za-z0-9]", lambda sign: f"\\x{{{ord(sign[0]):x}}}", text) for text in found)
+    return CompiledGrammar("one_of", f"start: /{pattern}/", vocabulary, "give fewer or other texts")
+
+
+COMPILERS: dict[str, Callable[[Any, Vocabulary], CompiledGrammar]] = {
+    "regex": compile_regex,
+    "json_schema": compile_json_schema,
+    "grammar": compile_grammar,
+    "one_of": compile_one_of,
+}
+"""By the request's parameter."""
 
 
 class Next(NamedTuple):

@@ -18,6 +18,10 @@ from forerun.errors import ParameterError
 MAX_SUBSCHEMAS = 10_000
 """Schemas inside a schema: the library recurses through `$ref` and needs up to 5 KiB of stack for each."""
 
+MAX_OPTIONAL = 450
+"""Properties of one object that may be left out: every one may follow every earlier one, and the library gives up
+beyond 2,000 ways to go on, after seconds."""
+
 MAX_MULTIPLE = 10_000
 """Common multiple of every `multipleOf`, in units of the last decimal place: the library builds an automaton of that
 many states (0.1 s at 10,000, 4 s at 400,000)."""
@@ -48,7 +52,7 @@ FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4",
 
 def check_schema(name: str, schema: Any) -> None:
     """Refuse, naming the place, a schema (plain JSON values) that would constrain less than it says, or for ever."""
-    parts = dict(_walk(name, "$", schema))
+    parts = dict(subschemas(name, "$", schema))
     multiples: list[Decimal] = []
     for path, part in parts.items():
         _check_keywords(name, path, part)
@@ -60,7 +64,7 @@ def check_schema(name: str, schema: Any) -> None:
     _Recursion(name, schema, parts).check()
 
 
-def _walk(name: str, path: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def subschemas(name: str, path: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """(path, schema) of a schema and of every one inside it that is an object."""
     waiting, count = [(path, schema)], 0
     while waiting:
@@ -89,6 +93,11 @@ def _check_keywords(name: str, path: str, schema: dict[str, Any]) -> None:
         if keyword not in SUPPORTED and keyword not in ANNOTATIONS and not (path == "$" and keyword in AT_ROOT):
             known = "what is supported: " + ", ".join(sorted(SUPPORTED))
             raise ParameterError(name, f"the keyword {keyword!r} at {path} is not supported", known)
+    required = schema["required"] if isinstance(schema.get("required"), list) else []
+    num_optional = len(schema.get("properties", {}).keys() - {key for key in required if isinstance(key, str)})
+    if num_optional > MAX_OPTIONAL:
+        fact = f"the object at {path} has {num_optional:,} properties that may be left out"
+        raise ParameterError(name, fact, f"at most {MAX_OPTIONAL} are taken: name more of them in required")
     if "format" in schema and schema["format"] not in FORMATS:
         known = "what is supported: " + ", ".join(sorted(FORMATS))
         raise ParameterError(name, f"the format {short(schema['format'])} at {path} is not supported", known)
@@ -176,7 +185,7 @@ class _Recursion:
                 elif id(target) not in seen:
                     seen.add(id(target))
                     stack.append((target, True))
-                    inside = (part for _, part in _walk(self.name, "$", target))
+                    inside = (part for _, part in subschemas(self.name, "$", target))
                     stack.extend((self.targets[id(part)], False) for part in inside if id(part) in self.targets)
         return order
 

@@ -20,6 +20,7 @@ class _Cache:
     """Tokens `start`, `start + 1`, ... of a text, at positions 0, 1, ... of the draft model."""
 
     start: int = 0
+    tenant: str | None = None
     tokens: list[int] = field(default_factory=list)  # drafted ones included, until they are brought back
     tree: Span | None = None  # what was fed behind them, where that is no text
 
@@ -53,13 +54,16 @@ class DraftCaches:
         first = max(end - LONGEST_DRAFT, 0)
         return first + common_length(cache.tokens[first:end], tokens, cache.start + first)
 
-    def bring_back(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
+    def bring_back(
+        self, key: int, tokens: Sequence[int], start: int, most: int | None, tenant: str | None = None
+    ) -> None:
         """Make the cache hold what it can of the text from `start` on and nothing else: at most `most` tokens (None:
-        any number), and never the last one, so that there is a row to draft from once the rest is fed."""
+        any number), and never the last one, so that there is a row to draft from once the rest is fed. A new cache may
+        be forked from another text's of the same tenant."""
         if key in self._caches and self._caches[key].start != start:
             self.free(key)
         if key not in self._caches:
-            self._begin(key, tokens, start, most)
+            self._begin(key, tokens, start, most, tenant)
         cache = self._caches[key]
         num_kept = min(common_length(cache.tokens, tokens, cache.start), len(tokens) - 1 - cache.start)
         tree, cache.tree = cache.tree, None
@@ -99,12 +103,15 @@ class DraftCaches:
             else:
                 cache.tree = span
 
-    def nearest(self, tokens: Sequence[int], start: int, most: int | None) -> tuple[int | None, int]:
-        """(text whose cache could be forked for this one, place up to which it would then be cached). The cache may
-        begin before `start`, but not so early that more than `most` tokens would be needed."""
+    def nearest(
+        self, tokens: Sequence[int], start: int, most: int | None, tenant: str | None = None
+    ) -> tuple[int | None, int]:
+        """(text of this tenant whose cache could be forked for this one, place up to which it would then be cached).
+        The cache may begin before `start`, but not so early that more than `most` tokens would be needed."""
         found, end = None, start
         for key, cache in self._caches.items():
-            if cache.start <= start and (most is None or len(tokens) - cache.start <= most):
+            is_allowed = cache.tenant == tenant and cache.start <= start
+            if is_allowed and (most is None or len(tokens) - cache.start <= most):
                 shared = cache.start + common_length(cache.tokens, tokens, cache.start)
                 if shared > end:
                     found, end = key, shared
@@ -120,17 +127,17 @@ class DraftCaches:
         cache.tree = None
         self._model.keep(key, len(cache.tokens))
 
-    def _begin(self, key: int, tokens: Sequence[int], start: int, most: int | None) -> None:
+    def _begin(self, key: int, tokens: Sequence[int], start: int, most: int | None, tenant: str | None) -> None:
         """A cache for a new text: forked from the one that shares most of it (choices of one prompt do)."""
-        source, end = self.nearest(tokens, start, most)
+        source, end = self.nearest(tokens, start, most, tenant)
         self._model.free(key)  # of a beginning that was interrupted
         if source is None or end - start < MIN_SHARED:
             self._model.begin(key)
-            self._caches[key] = _Cache(start)
+            self._caches[key] = _Cache(start, tenant)
         else:
             first = self._caches[source].start
             self._model.fork(source, key, end - first)
-            self._caches[key] = _Cache(first, list(tokens[first:end]))
+            self._caches[key] = _Cache(first, tenant, list(tokens[first:end]))
 
 
 def _followed(tree: Span, tokens: Sequence[int]) -> list[int]:

@@ -106,7 +106,8 @@ class ModelDrafter:
         active = [i for i, growth in enumerate(growths) if growth.open or (plans[i].read and fitting[i][0])]
         active = self._without_twins(sequences, starts, most, active)
         for i in active:
-            self._caches.bring_back(sequences[i].sequence_id, sequences[i].tokens, starts[i], most[i])
+            one = sequences[i]
+            self._caches.bring_back(one.sequence_id, one.tokens, starts[i], most[i], one.params.tenant)
         active, reading = [i for i in active if growths[i].open], [i for i in active if not growths[i].open]
         pieces = [piece for i in reading for piece in self._piece(sequences[i], plans[i].read)]
         while active or pieces:
@@ -246,10 +247,12 @@ class ModelDrafter:
         new: list[int] = []
         kept = []
         for i in active:
-            tokens, key = sequences[i].tokens, sequences[i].sequence_id
+            tokens, key, tenant = sequences[i].tokens, sequences[i].sequence_id, sequences[i].params.tenant
             if key not in self._caches or self._caches.extent(key)[0] != starts[i]:
-                _, cached = self._caches.nearest(tokens, starts[i], most[i])
-                others = [sequences[j].tokens for j in new if starts[j] <= starts[i]]
+                _, cached = self._caches.nearest(tokens, starts[i], most[i], tenant)
+                others = [
+                    sequences[j].tokens for j in new if starts[j] <= starts[i] and sequences[j].params.tenant == tenant
+                ]
                 saved = max((common_length(other, tokens) for other in others), default=0) - cached
                 if saved >= max(MIN_SHARED, (len(tokens) - cached) / 2):
                     continue

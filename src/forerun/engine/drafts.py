@@ -8,18 +8,36 @@ from dataclasses import replace
 from forerun.control.policy import Load, Policy
 from forerun.drafting.base import Drafter
 from forerun.engine.scheduler import Slice
+from forerun.engine.sequence import Sequence
 from forerun.errors import ContractError, UserCodeError
 from forerun.topology import chain, depths, first_path, is_sound, up_to
-from forerun.types import Draft, Plan
+from forerun.types import Draft, Plan, Prospect
 
 
-def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting: int, trees: bool = True) -> list[Plan]:
+def make_plans(
+    parts: Seq[Slice],
+    policy: Policy,
+    drafter: Drafter,
+    num_waiting: int,
+    trees: bool = True,
+    room: int | None = None,
+) -> list[Plan]:
     """A plan for every part of the pass, no deeper than what is left to write; nothing is drafted behind a prompt that
-    is not read to its end. Where target or source take no trees, a tree's first path is planned in its place.
-    ContractError where the policy answers with anything else than plans."""
+    is not read to its end. Where target or source take no trees, or there is no memory for one (`room`: tokens of all
+    drafts, None: any number), its first path is planned in its place. ContractError where the policy answers with
+    anything else than plans."""
     longest = [part.sequence.max_shape if part.is_complete else 0 for part in parts]
+    share = None if room is None else room // max(sum(map(bool, longest)), 1)
+    if share is not None:
+        longest = [min(most, share) for most in longest]
     sequences = [part.sequence for part in parts]
     prospects = drafter.prospects(sequences, longest)
+    prospects = [
+        each
+        if one.service.sources is None
+        else [prospect for prospect in each if prospect.source in one.service.sources]
+        for one, each in zip(sequences, prospects, strict=True)
+    ]
     if not trees:
         prospects = [[replace(prospect, trees=False) for prospect in each] for each in prospects]
     load = Load(len(parts), num_waiting, sum(part.num_tokens for part in parts))
@@ -27,8 +45,14 @@ def make_plans(parts: Seq[Slice], policy: Policy, drafter: Drafter, num_waiting:
     if len(plans) != len(parts) or not all(_is_sound(plan) for plan in plans):
         raise ContractError(f"the policy returned {plans} for {len(parts)} sequences")
     return [
-        _within(plan, most, trees and any(one.trees for one in each if plan.source in (None, one.source)))
-        for plan, most, each in zip(plans, longest, prospects, strict=True)
+        _within(
+            plan,
+            most,
+            trees
+            and (share is None or plan.shape <= share)
+            and any(one.trees for one in each if plan.source in (None, one.source)),
+        )
+        for plan, most, each in zip(map(_allowed, plans, sequences, prospects), longest, prospects, strict=True)
     ]
 
 
@@ -59,6 +83,14 @@ def prefixes(draft: Draft) -> list[tuple[int, ...]]:
 
 def _is_sound(plan: Plan) -> bool:
     return plan.shape >= 0 and plan.read >= 0 and (plan.tree is None or is_sound(plan.tree, plan.shape))
+
+
+def _allowed(plan: Plan, sequence: Sequence, prospects: Seq[Prospect]) -> Plan:
+    """The plan with a source that the request allows; where the policy left it open, the first of those."""
+    sources = sequence.service.sources
+    if sources is None or plan.source in sources or not (plan.shape or plan.read):
+        return plan
+    return replace(plan, source=prospects[0].source) if plan.source is None and prospects else Plan()
 
 
 def _within(plan: Plan, most: int, trees: bool) -> Plan:

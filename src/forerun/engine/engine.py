@@ -13,10 +13,11 @@ from forerun.drafting.base import Drafter, NoDrafter
 from forerun.engine.choices import SharedPrompts
 from forerun.engine.commit import commit, score_prompt
 from forerun.engine.drafts import make_drafts, make_plans, prefixes
+from forerun.engine.kept import KeptTexts
 from forerun.engine.request import make_sequence
 from forerun.engine.scheduler import Scheduler, Slice
-from forerun.engine.sequence import Sequence, Watch
-from forerun.errors import NumericalError, UserCodeError
+from forerun.engine.sequence import Sequence, Service, Watch
+from forerun.errors import ContractError, DeadlineError, NumericalError, UserCodeError
 from forerun.randomness import Noise, make_noise
 from forerun.runtime.base import Model, Rows
 from forerun.sampling import Distribution, Processing, SamplingParams
@@ -26,6 +27,8 @@ from forerun.verification import DEFAULT_RULES, Rules, verify
 _IDS = count()
 """Ids of sequences, counted for the whole process: engines may share a model, and no two caches may share an id."""
 
+NO_WISHES = Service()
+
 NoiseFactory = Callable[[SamplingParams, int, int, int], Noise]
 
 
@@ -33,7 +36,8 @@ class Engine:
     """Continuous batching with speculation. `step` is the whole algorithm; a single request is a batch of one.
 
     `vocabulary_size` is the real vocabulary (default: the target's row width): ids beyond it are never chosen.
-    `eos_ids` end a text unless its request ignores them. `rules`, `make_noise` and `make_processing` are parts that
+    `eos_ids` end a text unless its request ignores them. `kept` has new texts start from what was read for others that
+    begin alike (default: from nothing). `rules`, `make_noise` and `make_processing` are parts that
     tests and audits replace by broken or enumerating ones.
     """
 
@@ -46,6 +50,7 @@ class Engine:
         vocabulary_size: int | None = None,
         eos_ids: Seq[int] = (),
         scheduler: Scheduler | None = None,
+        kept: KeptTexts | None = None,
         rules: Rules = DEFAULT_RULES,
         make_noise: NoiseFactory = make_noise,
         make_processing: Callable[..., Processing] = Processing,
@@ -62,7 +67,9 @@ class Engine:
         self._sequences: dict[int, Sequence] = {}
         # Committed and not handed out yet: kept here, so that a step that is interrupted or fails loses nothing.
         self._unreported: list[Delta] = []
-        self._prompts = SharedPrompts(target, self.scheduler)
+        self.kept = kept
+        self._prompts = SharedPrompts(target, self.scheduler, kept)
+        self._deadlines: dict[int, float] = {}
         self._ending: dict[int, Sequence] = {}  # ended, but not yet wholly let go of: an interrupt may come in between
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -76,19 +83,21 @@ class Engine:
         leader: Sequence | None = None,
         watch: Watch | None = None,
         constraints: Seq[Constraint] = (),
+        service: Service = NO_WISHES,
     ) -> Sequence:
         """Queue a request; refused before any work if it cannot be served.
 
         `choice` tells apart several answers to one prompt and seed. A `leader` with the same prompt reads it for this
         one too: its cache is forked once it holds the prompt. `watch` sees each delivered token and may end the
-        text (stop strings); `constraints` are fresh ones, for this sequence alone.
+        text (stop strings); `constraints` are fresh ones, for this sequence alone. What has not ended at the deadline
+        of its `service` fails with a DeadlineError.
         """
         sequence = make_sequence(
             next(_IDS),
             prompt,
             params,
             vocabulary_size=self.vocabulary_size,
-            context_length=self.target.capabilities.context_length,
+            context_length=self._most_tokens,
             eos_ids=self.eos_ids,
             choice=choice,
             seed=None if leader is None else leader.seed,
@@ -96,6 +105,7 @@ class Engine:
             constraints=constraints,
             make_processing=self.make_processing,
         )
+        sequence.service = service
         if params.max_tokens == 0 and not sequence.num_unscored:
             sequence.finish_reason = "length"
             self._unreported.append(Delta(sequence.sequence_id, (), (), "length"))
@@ -105,7 +115,16 @@ class Engine:
         else:
             self.scheduler.add(sequence)
         self._sequences[sequence.sequence_id] = sequence
+        if service.deadline is not None:
+            self._deadlines[sequence.sequence_id] = service.deadline
         return sequence
+
+    def share(self, kept: KeptTexts | None) -> None:
+        """From now on have new texts start from what `kept` holds; only while nothing runs."""
+        if self._sequences:
+            raise ContractError("beginnings can be shared from before the first request on only")
+        self.kept = kept
+        self._prompts = SharedPrompts(self.target, self.scheduler, kept)
 
     def cancel(self, sequence_id: int) -> None:
         """End a request now and free everything it holds; finished and unknown ids are ignored."""
@@ -117,6 +136,12 @@ class Engine:
         """Cancel every request."""
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "cancelled")
+
+    @property
+    def _most_tokens(self) -> int | None:
+        """What one text may have: the context, and all memory there is."""
+        limits = self.target.capabilities.context_length, self.scheduler.max_cached
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def sequence_ids(self) -> KeysView[int]:
@@ -135,11 +160,12 @@ class Engine:
         start = perf_counter()
         for sequence in list(self._ending.values()):
             self._let_go(sequence)
+        self._end_overdue(start)
         parts = self._batch()
         if not parts:
             return self._reported()
         num_waiting, trees = len(self.scheduler.waiting), self.target.capabilities.trees
-        plans = make_plans(parts, self.policy, self.drafter, num_waiting, trees)
+        plans = make_plans(parts, self.policy, self.drafter, num_waiting, trees, self._room)
         num_cached = sum(len(part.sequence.tokens) - part.sequence.num_missing for part in parts)
         planned = perf_counter()
         drafts = make_drafts(parts, plans, self.drafter)
@@ -164,22 +190,42 @@ class Engine:
     def _batch(self) -> list[Slice]:
         """Admit, roll every cache back to the tokens it still agrees with, and choose what to feed."""
         self.scheduler.admit()
+        for sequence in list(self.scheduler.waiting):
+            if sequence.is_begun:  # it has given way: all it loses is derived from its tokens, and made again
+                self._prompts.give_way(sequence)
+                self.drafter.release(sequence.sequence_id)
+                sequence.num_missing, sequence.is_begun = 0, False
+        for sequence in [one for one in self.scheduler.running if one.is_begun]:
+            self._bring_back(sequence)
         for sequence in list(self.scheduler.running):
-            if not sequence.is_begun:
-                self._prompts.begin(sequence)
-            # Rollback is derived, not remembered: the last token is never cached, and drafts that were fed beyond
-            # it are dropped, also after a pass that was interrupted.
-            cached = self.target.length(sequence.sequence_id)
-            self.target.keep(sequence.sequence_id, min(cached, sequence.num_keepable))
-            sequence.num_missing = len(sequence.tokens) - self.target.length(sequence.sequence_id)
-            sequence.round_noise = self.make_noise(
-                sequence.params, sequence.seed, sequence.choice, len(sequence.tokens)
-            )
-            try:
-                sequence.processing.begin_round()
-            except UserCodeError as error:
-                self._fail(sequence, error)
+            if not sequence.is_begun and self._prompts.begin(sequence):
+                self._bring_back(sequence)
+        if self.scheduler.max_cached is not None:
+            room = max(self.scheduler.max_cached - self.scheduler.num_reserved, 0)
+            self._prompts.shrink(room)
+            if self.kept is not None:
+                self.kept.shrink(room - self._prompts.num_held)
         return self.scheduler.slices()
+
+    def _bring_back(self, sequence: Sequence) -> None:
+        """Roll a cache back, and make ready for a round. Rollback is derived, not remembered: the last token is never
+        cached, and drafts that were fed beyond it are dropped, also after a pass that was interrupted."""
+        cached = self.target.length(sequence.sequence_id)
+        self.target.keep(sequence.sequence_id, min(cached, sequence.num_keepable))
+        sequence.num_missing = len(sequence.tokens) - self.target.length(sequence.sequence_id)
+        sequence.round_noise = self.make_noise(sequence.params, sequence.seed, sequence.choice, len(sequence.tokens))
+        try:
+            sequence.processing.begin_round()
+        except UserCodeError as error:
+            self._fail(sequence, error)
+
+    @property
+    def _room(self) -> int | None:
+        """Tokens that the drafts of a pass may put into caches."""
+        if self.scheduler.max_cached is None:
+            return None
+        num_kept = self._prompts.num_held + (0 if self.kept is None else self.kept.num_tokens)
+        return max(self.scheduler.max_cached - self.scheduler.num_cached - num_kept, 0)
 
     def _span(self, part: Slice, draft: Draft) -> Span:
         sequence = part.sequence
@@ -262,6 +308,12 @@ class Engine:
                 self._report(sequence, Delta(sequence.sequence_id, (), (), "length"))
         return rounds
 
+    def _end_overdue(self, now: float) -> None:
+        for sequence_id in [key for key, deadline in self._deadlines.items() if deadline <= now]:
+            sequence = self._sequences.get(sequence_id)
+            if sequence is not None:
+                self._fail(sequence, DeadlineError(sequence.num_output))
+
     def _reported(self) -> list[Delta]:
         deltas, self._unreported = self._unreported, []
         return deltas
@@ -278,6 +330,7 @@ class Engine:
         sequence.finish_reason = reason
         self._ending[sequence.sequence_id] = sequence
         self._sequences.pop(sequence.sequence_id, None)
+        self._deadlines.pop(sequence.sequence_id, None)
         self._let_go(sequence)
 
     def _let_go(self, sequence: Sequence) -> None:

@@ -82,10 +82,8 @@ def _check_params(
         inside("bad_words", word, vocabulary_size)
     if params.stops and watch is None:
         raise needs_tokenizer("stop", "use stop_token_ids")
-    if params.regex is not None and not constraints:
-        raise needs_tokenizer("regex", "give a constraint over token ids")
-    if params.json_schema is not None and not constraints:
-        raise needs_tokenizer("json_schema", "give a constraint over token ids")
+    if params.structure is not None and not constraints:
+        raise needs_tokenizer(params.structure[0], "give a constraint over token ids")
 
 
 @lru_cache(maxsize=16)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from forerun.checks import real, whole
 from forerun.engine.statistics import Statistics
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
@@ -14,6 +16,28 @@ from forerun.types import FinishReason, TokenLogprob
 
 Watch = Callable[[int], bool]
 """Called with each delivered token, in order; True ends the text with that token (a stop string is complete)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How a request is served. None of it changes its text.
+
+    Smaller `priority` numbers go first. What has not ended at `deadline` (by `perf_counter`) fails. `max_draft` is the
+    longest draft (None: what the policy likes; 0: no speculation), `sources` the only ones that may draft ("suffix",
+    "model", ...; None: any).
+    """
+
+    priority: int = 0
+    deadline: float | None = None
+    max_draft: int | None = None
+    sources: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        whole("priority", self.priority, -(2**63), 2**63 - 1, "a whole number; smaller ones go first")
+        if self.max_draft is not None:
+            whole("max_draft", self.max_draft, 0, None, "a whole number of tokens, 0 for no speculation")
+        if self.deadline is not None:
+            real("deadline", self.deadline, -math.inf, math.inf, "seconds of perf_counter, or None")
 
 
 @dataclass
@@ -35,7 +59,9 @@ class Sequence:
     stop_ids: frozenset[int]
     processing: Processing
     watch: Watch | None = None
+    service: Service = Service()
     is_begun: bool = False  # the target holds a cache for it
+    num_shared: int = 0  # tokens that its cache began with, read for another text
     leader_id: int | None = None  # whose cache it will be forked from
     num_missing: int = 0
     round_noise: Noise | None = None
@@ -64,8 +90,9 @@ class Sequence:
 
     @property
     def max_shape(self) -> int:
-        """The longest useful draft: one place is left for the target's own token."""
-        return max(self.limit - len(self.tokens) - 1, 0)
+        """The longest useful draft that was not ruled out: one place is left for the target's own token."""
+        most = max(self.limit - len(self.tokens) - 1, 0)
+        return most if self.service.max_draft is None else min(most, self.service.max_draft)
 
     @property
     def num_keepable(self) -> int:

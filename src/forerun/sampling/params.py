@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from forerun.checks import real, shown, token_ids, whole
 from forerun.constraints import Grammar
+from forerun.constraints.checks import check_texts
 from forerun.errors import ParameterError
 from forerun.models.stop_strings import check_stops
 from forerun.sampling.processors import Processor, StatefulProcessor, check_processors
@@ -23,12 +24,14 @@ MAX_CHOICES = 1_000
 
 NOT_BUILT = {
     "echo": "prompt_logprobs=N reports the prompt's tokens",
-    "grammar": "give regex, json_schema or a constraint",
     "response_format": "give json_schema",
     "suffix": "",
     "typical_p": "min_p is the nearest",
 }
 """Parameters that exist elsewhere and are refused by name here, rather than silently ignored; what there is instead."""
+
+STRUCTURES = ("regex", "json_schema", "grammar", "one_of")
+"""Parameters that say what the whole text must be; one at most."""
 
 ELSEWHERE = {
     "top_logprobs": "logprobs",
@@ -36,7 +39,8 @@ ELSEWHERE = {
     "stop_sequences": "stop",
     "random_seed": "seed",
     "do_sample": "temperature",
-    "guided_choice": "regex",
+    "guided_choice": "one_of",
+    "choice": "one_of",
     "structured_outputs": "json_schema",
     "bad_words_ids": "bad_words",
     "sequence_bias": "logit_bias",
@@ -47,6 +51,8 @@ ELSEWHERE = {
     "num_return_sequences": "n",
     "guided_regex": "regex",
     "guided_json": "json_schema",
+    "guided_grammar": "grammar",
+    "ebnf": "grammar",
     "include_stop_str_in_output": "include_stop_string",
 }
 """What other engines call a parameter -> its name here."""
@@ -74,8 +80,9 @@ class SamplingParams:
     nothing else is ever chosen. min_tokens: end-of-text and stop ids are ruled out, and stop strings do not count,
     before that many tokens. logits_processors: functions (tokens so far, logits) -> logits, or `StatefulProcessor`s.
 
-    regex, json_schema: the whole text matches the pattern, or is JSON of that schema. grammar objects of your own go
-    into `constraint` (anything with `start() -> Constraint`).
+    regex, json_schema, grammar, one_of: the whole text matches the pattern, is JSON of that schema, is derived by that
+    grammar (GBNF or Lark's notation), or is one of those texts. Grammar objects of your own go into `constraint`
+    (anything with `start() -> Constraint`).
 
     max_tokens: None means until the context is full. stop_token_ids end the text like the model's own end-of-text ids,
     which `ignore_eos` ignores; the token that ended the text is left out of the result unless `include_stop_token`.
@@ -103,6 +110,8 @@ class SamplingParams:
     logits_processors: tuple[Processor | StatefulProcessor, ...] = ()
     regex: str | None = None
     json_schema: Mapping[str, Any] | str | None = None
+    grammar: str | None = None
+    one_of: tuple[str, ...] | None = None
     constraint: Grammar | None = None
     seed: int | None = None
     n: int = 1
@@ -148,11 +157,17 @@ class SamplingParams:
             if not self.allowed_token_ids:
                 raise ParameterError("allowed_token_ids", "no token would be legal", "give at least one id, or None")
         self._set("logits_processors", check_processors(self.logits_processors))
-        given = [name for name in ("regex", "json_schema", "constraint") if getattr(self, name) is not None]
+        self._check_structure()
+
+    def _check_structure(self) -> None:
+        given = [name for name in (*STRUCTURES, "constraint") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ParameterError(given[1], f"cannot be combined with {given[0]}", "give one of the two")
-        if self.regex is not None and not isinstance(self.regex, str):
-            raise ParameterError("regex", f"a pattern is needed, not {shown(self.regex)}")
+        for name, what in (("regex", "a pattern"), ("grammar", "the text of a grammar")):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
+                raise ParameterError(name, f"{what} is needed, not {shown(getattr(self, name))}")
+        if self.one_of is not None:
+            self._set("one_of", check_texts("one_of", self.one_of))
         if self.json_schema is not None and not isinstance(self.json_schema, (Mapping, str, bool)):
             raise ParameterError("json_schema", f"a schema is needed, not {shown(self.json_schema)}", "a dict or JSON")
         if self.constraint is not None and not callable(getattr(self.constraint, "start", None)):
@@ -229,7 +244,12 @@ class SamplingParams:
     @property
     def is_structured(self) -> bool:
         """Whether a grammar decides which tokens are legal."""
-        return not (self.regex is None and self.json_schema is None and self.constraint is None)
+        return self.structure is not None or self.constraint is not None
+
+    @property
+    def structure(self) -> tuple[str, Any] | None:
+        """The parameter that says what the text must be, and what it was given, where a tokenizer is needed for it."""
+        return next(((name, getattr(self, name)) for name in STRUCTURES if getattr(self, name) is not None), None)
 
     @property
     def biases(self) -> tuple[tuple[int, float], ...]:

@@ -1,0 +1,1 @@
+"""`forerun serve`: an LLM behind the OpenAI API."""

@@ -1,0 +1,148 @@
+"""What the event loop and the worker hand each other: jobs one way, what was said the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from forerun.engine import Service
+from forerun.result import Piece, Result
+from forerun.sampling import SamplingParams
+from forerun.stream import Stream
+from forerun.types import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The engine has taken the prompt: nothing is wrong with the request itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came of a step for one prompt: pieces of its texts; for requests that asked, (choice, proposed, accepted) of
+    the rounds they are from; and with the first pieces the prompt's own log probabilities, if they were wanted."""
+
+    pieces: list[Piece]
+    rounds: tuple[tuple[int, int, int], ...] = ()
+    scores: Sequence[TokenLogprob | None] | None = None
+
+
+Event = Opened | Said | Result | BaseException
+"""A Result or an exception is the last one of its job."""
+
+
+class Mailbox:
+    """What the worker says about the prompts of one request, in order. Any thread may put, the event loop reads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._has_come = loop, asyncio.Event()
+        self._letters: deque[tuple[int, Event]] = deque()
+
+    def put(self, number: int, event: Event) -> None:
+        """Say something about prompt `number`."""
+        self._letters.append((number, event))
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._has_come.set)
+
+    async def get(self, patience_s: float | None = None) -> tuple[int, Event] | None:
+        """The next; None if nothing comes for so long."""
+        while not self._letters:
+            self._has_come.clear()
+            if self._letters:
+                break
+            try:
+                await asyncio.wait_for(self._has_come.wait(), patience_s)
+            except (asyncio.TimeoutError, TimeoutError):
+                return None
+        return self._letters.popleft()
+
+
+@dataclass(eq=False)
+class Job:
+    """One prompt of a request, as token ids; `number` says which."""
+
+    prompt: list[int]
+    params: SamplingParams
+    service: Service
+    mailbox: Mailbox
+    number: int = 0
+    is_chat: bool = False  # a text of its own, whatever the prompt is given as
+    explains: bool = False
+    came: float = field(default_factory=perf_counter)
+    stream: Stream | None = None
+    began_at: float | None = None  # the pass that began to read it
+    first_at: float | None = None
+    error: BaseException | None = None  # what ended it from outside
+    num_tokens: int = 0
+    is_cancelled: bool = False
+    seen: dict[int, Counter[tuple[int, int]]] = field(default_factory=dict)  # rounds of each choice that were told
+
+    def send(self, event: Event) -> None:
+        """From the worker's thread to the event loop."""
+        self.mailbox.put(self.number, event)
+
+
+class Ticket:
+    """A request that was taken: one job for each of its prompts."""
+
+    def __init__(self, jobs: Sequence[Job], mailbox: Mailbox, cancel: Callable[[Job], None]) -> None:
+        self.jobs, self._mailbox, self._cancel = jobs, mailbox, cancel
+        self._open = {job.number for job in jobs}
+        self._early: deque[tuple[int, Said | Result]] = deque()
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(job.prompt) for job in self.jobs)
+
+    @property
+    def num_shared(self) -> int:
+        """Of these, the ones that had been read for others."""
+        return sum(job.stream.num_shared for job in self.jobs if job.stream is not None)
+
+    @property
+    def num_written(self) -> int:
+        """Tokens of all texts so far."""
+        return sum(job.num_tokens for job in self.jobs)
+
+    async def opened(self) -> None:
+        """Wait until the engine has taken every prompt; raises what it refuses one with."""
+        missing = set(self._open)
+        while missing:
+            letter = await self._mailbox.get()
+            if letter is None:
+                continue
+            number, event = letter
+            missing.discard(number)
+            if isinstance(event, BaseException):
+                self._open.discard(number)
+                raise event
+            if not isinstance(event, Opened):
+                self._early.append((number, event))
+
+    async def events(self, patience_s: float | None = None) -> AsyncIterator[tuple[int, Said | Result] | None]:
+        """(prompt, what was said or its result) until all have ended; None whenever nothing came for so long. Raises
+        what one of them failed with."""
+        while self._open:
+            letter = self._early.popleft() if self._early else await self._mailbox.get(patience_s)
+            if letter is None:
+                yield None
+                continue
+            number, event = letter
+            if isinstance(event, (Result, BaseException)):
+                self._open.discard(number)
+            if isinstance(event, BaseException):
+                raise event
+            if not isinstance(event, Opened):
+                yield number, event
+
+    def close(self) -> None:
+        """Cancel what has not ended."""
+        for job in self.jobs:
+            if job.number in self._open:
+                self._cancel(job)
+        self._open.clear()
