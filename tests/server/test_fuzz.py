@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -45,16 +46,20 @@ def fuzzed(models: tuple[Path, Path]) -> Iterator[Serving]:
         serving.wait_until_idle()
 
 
-@pytest.fixture(scope="module")
-def document(fuzzed: Serving) -> Any:
-    return schemathesis.openapi.from_url(f"{fuzzed.url}/openapi.json")
-
-
-schema = schemathesis.pytest.from_fixture("document")
-
-
 @pytest.mark.slow
-@schema.parametrize()
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_no_request_breaks_the_server(case: Any) -> None:
-    case.call_and_validate(checks=CHECKS, timeout=PATIENCE_S)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["legal", "illegal"])
+def test_no_request_breaks_the_server(fuzzed: Serving, mode: GenerationMode) -> None:
+    document = schemathesis.openapi.from_url(f"{fuzzed.url}/openapi.json")
+    paths = []
+    for found in document.get_all_operations():
+        operation = found.ok()
+        paths.append(operation.path)
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        def ask(case: Any) -> None:
+            case.call_and_validate(checks=CHECKS, timeout=PATIENCE_S)
+
+        if mode == GenerationMode.POSITIVE or operation.body or operation.query:
+            ask()
+    assert {"/v1/completions", "/v1/chat/completions", "/tokenize", "/metrics"} <= set(paths)

@@ -25,18 +25,21 @@ NEEDED = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prom
 """Modules of the extra `serve`, and what they are called in the package index."""
 
 
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET",
+        help="A name of `forerun models`, a GGUF file, a directory, or org/name of the Hub",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Served(Loading):
     """What is loaded; the target is an argument, and may be named elsewhere instead."""
 
-    target: Annotated[  # type: ignore[assignment]
-        str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="A name of `forerun models`, a GGUF file, a directory, or org/name of the Hub",
-            show_default=False,
-        ),
-    ] = None
+    target: Target = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
