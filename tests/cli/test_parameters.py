@@ -51,6 +51,8 @@ CHANGES = [
     (("--stop-token-id", "107", "--min-tokens", "9"), {"stop_token_ids": [107], "min_tokens": 9}),
     (("--regex", "[a-f]{5,30}"), {"regex": "[a-f]{5,30}"}),
     (("--json-schema", NUMBER_SCHEMA), {"json_schema": NUMBER_SCHEMA}),
+    (("--grammar", 'root ::= "(" root ")" | [a-f]{5,30}'), {"grammar": 'root ::= "(" root ")" | [a-f]{5,30}'}),
+    (("--one-of", "abc", "--one-of", r"d\ne"), {"one_of": ["abc", "d\ne"]}),
 ]
 
 
@@ -164,6 +166,11 @@ REFUSED = [
     (("--json-schema", "{"), "--json-schema: it is not JSON"),
     (("--json-schema", '{"not": {}}'), "--json-schema: the keyword 'not' at $ is not supported"),
     (("--json-schema", "@no/such/file"), "--json-schema: no/such/file cannot be read: No such file or directory"),
+    (("--grammar", "a.gbnf"), "--grammar: 'a.gbnf' is no grammar. for the content of a file: --grammar @a.gbnf"),
+    (("--grammar", "root ::= x"), "--grammar: there is no rule x, which is used at line 1, column 10"),
+    (("--grammar", "@no/such/file"), "--grammar: no/such/file cannot be read: No such file or directory"),
+    (("--one-of", ""), "--one-of: '' is no text"),
+    (("--one-of", "a", "--grammar", "b"), "--one-of: cannot be combined with grammar"),
     (("--json-schema", "{}", "--regex", "a"), "--json-schema: cannot be combined with regex"),
     (("--regex", "a", "--ignore-eos"), "--ignore-eos: cannot be combined with a grammar"),
 ]

@@ -108,6 +108,8 @@ def test_developers_are_systems_and_calls_without_content_are_read(served: Servi
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
         ({"messages": HELLO, "tools": [CLOCK], "tool_choice": {"type": "function", "function": {}}}, "tool_choice"),
         ({"messages": HELLO, "audio": {"voice": "x"}}, "audio"),
+        ({"messages": HELLO, "chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+        ({"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"messages": HELLO, "n": 65}, "n"),
     ],
     ids=str,

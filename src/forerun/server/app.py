@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +12,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from forerun.errors import ForerunError
 from forerun.server.bodies import ERRORS, JsonRoute, invalid
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, api_error, no_such_model, not_found
@@ -50,17 +50,7 @@ def make_app(service: Service, config: ServerConfig) -> FastAPI:
     _add_status(app, service, config)
     _add_models(app, service)
     add_generation(app, service, config)
-    app.openapi = partial(_openapi, app, app.openapi)  # type: ignore[method-assign]
     return app
-
-
-def _openapi(app: FastAPI, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The document that describes all this. What is wrong with a body is told with 400, as in the OpenAI API."""
-    document = make()
-    for path in document["paths"].values():
-        for operation in path.values():
-            operation["responses"].pop("422", None)
-    return document
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -86,8 +76,6 @@ def _add_errors(app: FastAPI) -> None:
                 )
             )  # fmt: skip
         return _json(ApiError(error.status_code, str(error.detail)))
-
-    from forerun.errors import ForerunError
 
     app.add_exception_handler(ApiError, told)
     app.add_exception_handler(ForerunError, told)

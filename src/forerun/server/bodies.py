@@ -39,6 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         408: "The request did not come in time.",
         413: "The request is too large.",
         415: "The body is no JSON.",
+        422: "The text cannot go on as it was asked for.",
         429: "The queue is full.",
         500: "The server is at fault.",
         503: "The server is being stopped, or has failed.",

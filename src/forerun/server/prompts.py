@@ -62,9 +62,10 @@ def conversation(llm: LLM, request: ChatRequest, wish: ToolWish) -> tuple[list[i
     """(token ids of a conversation, whether they leave the model in the middle of its reasoning)."""
     tokenizer = need_tokenizer(llm)
     template = dict(request.chat_template_kwargs or {})
-    for name in ("messages", "tools", "parse_special"):
+    for name in ("self", "messages", "tools", "parse_special"):
         if name in template:
-            raise ApiError(400, f"chat_template_kwargs.{name}: is not the template's to be given", param=name)
+            place = f"chat_template_kwargs.{name}"
+            raise ApiError(400, f"{place}: cannot be set here", param=place)
     if wish.tools:
         template["tools"] = [tool.model_dump(exclude_none=True) for tool in wish.tools]
     if request.reasoning_effort is not None:

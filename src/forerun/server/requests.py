@@ -52,7 +52,7 @@ class JsonSchema(_Request):
     name: Text | None = None
     description: Text | None = None
     strict: Switch | None = None
-    schema_: dict[str, Any] | bool | None = Field(None, alias="schema")
+    schema_: dict[str, Any] | Switch | None = Field(None, alias="schema")
 
 
 class ResponseFormat(_Request):
