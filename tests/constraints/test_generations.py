@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ from forerun.drafting import ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
 
-jsonschema = pytest.importorskip("jsonschema")
+jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
 
 PIECES: list[str | bytes] = [
     *(chr(code) for code in range(32, 127)), "\n", '{"', '":', '": "', '", "', '"}', "},", "true", "false", "null",
