@@ -115,7 +115,7 @@ def test_langchain(served: Serving, plain: LLM) -> None:
     assert answer.usage_metadata["output_tokens"] == 10
     assert "".join(str(part.content) for part in chat.stream("hi")) == expected
     assert asyncio.run(chat.ainvoke("hi")).content == expected
-    longer = chat.model_copy(update={"max_tokens": 300, "temperature": 1.0, "seed": 2})
+    longer = chat.model_copy(update={"max_tokens": 400, "temperature": 1.0, "seed": 2})
     assert isinstance(longer.with_structured_output(Answer).invoke("hi"), Answer)
     forced = longer.bind_tools([WEATHER], tool_choice="required").invoke("hi")
     assert [call["name"] for call in forced.tool_calls] == ["weather"]

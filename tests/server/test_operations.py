@@ -65,9 +65,12 @@ def test_clients_that_go_away_free_everything(stream: bool, after: str) -> None:
             wait_for(lambda: one.worker.num_held == 3)
             if after == "first token":
                 wait_for(lambda: any(job.first_at for job in list(one.worker._jobs)))
+            wait_for(lambda: len(one.worker._jobs) == 3)
+            jobs = list(one.worker._jobs)
             for connection in connections:
                 connection.close()
             one.wait_until_idle()
+            assert all(job.num_tokens < 3000 for job in jobs)  # ended early, not served to nobody
         assert len(one.llm.engine.sequence_ids) == 0
         assert ask(one, max_tokens=2).status_code == 200
 

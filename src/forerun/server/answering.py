@@ -83,8 +83,8 @@ async def _while_there(receive: Receive, work: Awaitable[Response | None]) -> Re
     finally:
         for task in (watching, working):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        with contextlib.suppress(Exception):
+            await asyncio.gather(watching, working, return_exceptions=True)
 
 
 # -- in one piece ------------------------------------------------------------------------------------------------------

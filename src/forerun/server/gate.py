@@ -62,17 +62,31 @@ class _GoneError(Exception):
 
 
 class _Sent:
-    """An ASGI `send` that adds the request's id, notes the status, and waits for the client for a while only."""
+    """An ASGI `send` that adds the request's id, notes the status, and ends a client that does not read for too long:
+    closing would wait for it, so its connection is aborted, which the application sees as any other end of it."""
 
-    def __init__(self, send: Send, request_id: str, patience_s: float | None) -> None:
-        self._send, self._request_id, self._patience_s = send, request_id, patience_s
+    def __init__(
+        self, send: Send, request_id: str, transport: asyncio.Transport | None, patience_s: float | None
+    ) -> None:
+        self._send, self._request_id, self._transport, self._patience_s = send, request_id, transport, patience_s
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode())]
-        await asyncio.wait_for(self._send(message), self._patience_s)
+        if self._transport is None or self._patience_s is None:
+            await self._send(message)
+            return
+        timer = asyncio.get_running_loop().call_later(self._patience_s, self._abort, self._transport)
+        try:
+            await self._send(message)
+        finally:
+            timer.cancel()
+
+    def _abort(self, transport: asyncio.Transport) -> None:
+        log.warning("a client does not read its answer", extra={"request_id": self._request_id})
+        transport.abort()
 
 
 class Gate:
@@ -92,7 +106,7 @@ class Gate:
         state["request_id"], state["told"] = _request_id(headers), {}
         started = perf_counter()
         with span(scope["method"], scope["path"], headers) as end:
-            sent = _Sent(send, state["request_id"], self._config.send_s or None)
+            sent = _Sent(send, state["request_id"], state.pop("transport", None), self._config.send_s or None)
             try:
                 await self._pass(scope, headers, receive, sent)
             finally:
@@ -107,7 +121,6 @@ class Gate:
 
     async def _pass(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, sent: _Sent) -> None:
         """Let a request through, or refuse it; whatever it raises becomes an answer."""
-        transport = scope["state"].pop("transport", None)
         about = {"request_id": scope["state"]["request_id"]}
         try:
             self._check(scope, headers)
@@ -116,10 +129,6 @@ class Gate:
             await self._app(scope, _again(body, receive), sent)
         except _GoneError:
             log.info("a client has gone before its request was complete", extra=about)
-        except (asyncio.TimeoutError, TimeoutError):
-            log.warning("a client does not read its answer", extra=about)
-            if transport is not None:
-                transport.abort()  # closing would wait for the client to read
         except Exception as error:
             found = api_error(error)
             if not isinstance(error, ApiError):

@@ -50,15 +50,24 @@ class Mailbox:
 
     async def get(self, patience_s: float | None = None) -> tuple[int, Event] | None:
         """The next; None if nothing comes for so long."""
-        while not self._letters:
-            self._has_come.clear()
-            if self._letters:
-                break
-            try:
-                await asyncio.wait_for(self._has_come.wait(), patience_s)
-            except (asyncio.TimeoutError, TimeoutError):
-                return None
-        return self._letters.popleft()
+        # Not asyncio.wait_for: up to Python 3.11 it loses a cancellation that meets what it waits for.
+        is_late = False
+
+        def give_up() -> None:
+            nonlocal is_late
+            is_late = True
+            self._has_come.set()
+
+        timer = None if patience_s is None else self._loop.call_later(patience_s, give_up)
+        try:
+            while not self._letters and not is_late:
+                self._has_come.clear()
+                if not self._letters:
+                    await self._has_come.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._letters.popleft() if self._letters else None
 
 
 @dataclass(eq=False)
