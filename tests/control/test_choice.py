@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control.worlds import linear
 
-from forerun.control.choice import LONGEST_ROUND, Choice, Option, Prices, choose
+from forerun.control.choice import LONGEST_ROUND, Choice, Option, Prices, _promising, choose
 
 Options = Sequence[Sequence[Option]]
 
@@ -94,6 +94,15 @@ def test_for_one_sequence_it_is_the_best_there_is(options: list[Option], priced:
 def test_for_a_batch_it_is_nearly_the_best_there_is(options: list[list[Option]], priced: Prices) -> None:
     found = choose(options, priced, len(options), len(options), 100)
     assert found.rate >= 0.95 * best_of_all(options, priced, len(options)).rate
+
+
+@settings(max_examples=100)
+@given(st.lists(st.lists(option(3), max_size=2), min_size=1, max_size=3), prices())
+def test_what_is_not_thought_of_is_in_no_best_choice(options: list[list[Option]], priced: Prices) -> None:
+    num = len(options)
+    left = _promising(options, priced, spent(options, [None] * num, priced, num), num)
+    assert all(kept in (of_one, ()) for kept, of_one in zip(left, options, strict=True))
+    assert best_of_all(left, priced, num).rate == pytest.approx(best_of_all(options, priced, num).rate)
 
 
 @settings(max_examples=150)

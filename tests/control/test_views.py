@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,23 @@ from tests.control.worlds import always, curve, policy, world
 
 from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.adaptive import DOUBT, PROBE_WINDOW
+from forerun.control.adaptive import DOUBT, PROBE_WINDOW, REST
 from forerun.control.choice import Choice
 from forerun.control.gating import Company
 from forerun.control.policy import Load
-from forerun.control.records import FIRST_TOKENS, FIRST_VIEW, USUAL_STAY, VIEW, Known, Offer, offers_of, with_latest
+from forerun.control.records import (
+    FIRST_TOKENS,
+    FIRST_VIEW,
+    LEAST_SHARE,
+    MUCH_UNREAD,
+    USUAL_STAY,
+    VIEW,
+    Known,
+    Offer,
+    Stays,
+    offers_of,
+    with_latest,
+)
 from forerun.control.round_plans import RoundPlans
 from forerun.control.simulation import Source, World, fixed_rate, simulate
 from forerun.sampling import SamplingParams
@@ -290,3 +303,70 @@ def test_what_is_read_by_the_way_is_read_in_turn_too() -> None:
     drafting = [plan for plan in found if plan.shape]
     assert len(drafting) == 1  # the first one, whatever it takes
     assert sum(plan.read for plan in found) <= 30
+
+
+def test_hope_is_short_where_much_is_to_be_read() -> None:
+    near, far = Prospect("model", 8), Prospect("model", 8, num_unread=33)
+    learnt = Acceptance()
+    for num_seen in range(20):
+        for one, is_hoped in ((near, True), (far, num_seen < 8)):
+            assert (learnt.forecast(9, KEY, one, 1) == learnt.forecast(9, KEY, one, 1, hopeful=True)) is is_hoped
+        learnt.observe(KEY, near, 1, True, seen(1))
+
+
+def test_a_long_absence_is_paid_for_by_as_many_drafts_as_there_were_between_two() -> None:
+    stays, one = Stays(), Known()
+    for _ in range(60):
+        for num_unread in (MUCH_UNREAD + 1, 1, 3):
+            stays.note(one, num_unread)
+    assert stays.expected(MUCH_UNREAD + 1) == pytest.approx(3.0, abs=0.1)
+    assert stays.expected(MUCH_UNREAD) == USUAL_STAY
+
+
+def test_rounds_that_copies_take_do_not_pay_for_reading() -> None:
+    assert Known().model_share == 1.0
+    assert Known(num_rounds=16, num_copied=10).model_share == 0.5
+    assert Known(num_rounds=996, num_copied=996).model_share == LEAST_SHARE
+
+
+def test_a_try_is_priced_beside_the_rows_of_the_batch() -> None:
+    """Where the fifth row is dear, a try for one of four sequences is, however cheap a second row would be."""
+
+    def steep(rows: float) -> float:
+        return 30.0 if rows <= 4 else 30.0 + 12.0 * (rows - 4)
+
+    for num_plain, wanted in ((1, 0.0), (4, 12.0)):
+        cell = world(0.5, num_sequences=num_plain)
+        made = policy(cell)
+        made.target = PassCost(curve(steep))
+        text: Any = SimpleNamespace(sequence_id=5, tokens=range(50), prompt_length=40, params=SamplingParams())
+        prices = made._prices([text])
+        asked: list[float] = []
+
+        def spend(key: Any, cost_ms: float, now: int, asked: list[float] = asked) -> bool:
+            asked.append(cost_ms)
+            return False
+
+        made._credit.spend = spend  # type: ignore[method-assign]
+        made._explore(
+            [(0, text, "sampled", [Prospect("suffix", 1, num_free=1)])], [Plan()], Choice((None,), 1.0, 30.0), prices,
+            num_plain,
+        )  # fmt: skip
+        assert asked == [pytest.approx(wanted + prices.row_ms)]
+
+
+def test_a_draft_model_that_nobody_of_several_uses_is_thought_of_every_fourth_round() -> None:
+    cell = world(0.02, slope=0.3, draft=0.2, num_sequences=4)
+    made = policy(cell)
+    thought: list[int] = []
+    option = made._option
+
+    def noting(*given: Any, **more: Any) -> Any:
+        thought.append(made._num_rounds)
+        return option(*given, **more)
+
+    made._option = noting  # type: ignore[method-assign]
+    simulate(made, cell, 120, 0)
+    late = sorted({number for number in thought if number > 60})
+    assert len(late) >= 10
+    assert all(after - before == REST for before, after in pairwise(late))

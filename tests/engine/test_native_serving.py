@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.tiny_gguf import write_tiny_gguf
+from tests.models.tiny_gguf import write_tiny_pair
 
 from forerun.engine import KeptTexts, Service
 from forerun.llm import LLM
@@ -27,9 +27,7 @@ PROMPTS = [[*BEGINNING, n] for n in range(4)] + [[*BEGINNING[:33], 7, 7]] + [[9]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("pair")
-    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
-    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
+    return write_tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,12 @@ CHAT_TEMPLATE = (
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
+def write_tiny_pair(folder: Path) -> tuple[Path, Path]:
+    """Files of a target, and of a draft that often agrees with it."""
+    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
+    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
+
+
 def write_tiny_gguf(
     path: Path | str,
     *,

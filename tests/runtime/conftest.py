@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.tiny_gguf import write_tiny_gguf
+from tests.models.tiny_gguf import write_tiny_pair
 from tests.runtime.native_pair import LONG, PROMPTS
 
 from forerun import _native
@@ -28,9 +28,7 @@ def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """GGUF files of a target, and of a draft that often agrees with it."""
-    folder = tmp_path_factory.mktemp("pair")
-    target = write_tiny_gguf(folder / "target.gguf", seed=3, tensor_type="Q8_0")
-    return target, write_tiny_gguf(folder / "draft.gguf", seed=3, perturb=0.2)
+    return write_tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")

@@ -73,21 +73,20 @@ class Acceptance:
         num_tokens: int,
         least: float = NEGLIGIBLE,
         *,
-        hopeful: bool | None = None,
+        hopeful: bool = False,
     ) -> Forecast:
         """What drafting up to `num_tokens` tokens from `prospect` would do, as far as all tokens are accepted with a
-        probability of at least `least`; `hopeful`: if the first one did somewhat better than it is known to (None:
-        where the source is on trial)."""
+        probability of at least `least`; `hopeful`: if the first one did somewhat better than it is known to, which is
+        taken for granted of a source on trial."""
         table = self._table(key, prospect)
         means = table.means
         guess = self._calibrations.get((key, prospect.context), _IDENTITY)
         num_guessed = len(prospect.expected)
         shift = self._shift(sequence_id, key, prospect)
         odds = math.exp(shift.value)
-        if hopeful is None:
-            # A new source is on trial, though not with each view of a text in turn.
-            trial = TRIAL if prospect.num_unread <= FEW_UNREAD else READING_TRIAL
-            hopeful = table.num_seen < trial and not num_guessed and not shift.is_of_another_view
+        # A new source is on trial, though not with each view of a text in turn.
+        trial = TRIAL if prospect.num_unread <= FEW_UNREAD else READING_TRIAL
+        hopeful = hopeful or (table.num_seen < trial and not num_guessed and not shift.is_of_another_view)
         factor = math.exp(shift.hopeful) if hopeful else odds
         value, drafted, given_examined, at_best = [], [], [], []
         reached = going = all_so_far = 1.0

@@ -28,7 +28,6 @@ DOUBT = 1.5
 LEAST_GAIN = 1.03
 """What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
 and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
-
 REST = 4
 """Rounds after which a draft model is thought of again that nobody of several sequences was drafted for with: thinking
 of it takes the host longer than of anything else."""
@@ -120,7 +119,9 @@ class AdaptiveLength:
             for place in idle:
                 sequence, kind = sequences[decoding[place]], kinds[place]
                 hopeful[place] = [
-                    self._option(sequence, kind, one, prices, least, hopeful=True) for one in offered[place]
+                    # What has to be read first is seen again by a probe, which reads less.
+                    self._option(sequence, kind, one, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
+                    for one in offered[place]
                 ]
             found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
             loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
@@ -194,13 +195,11 @@ class AdaptiveLength:
         prices: Prices,
         least: float,
         *,
-        hopeful: bool | None = None,
+        hopeful: bool = False,
     ) -> Option:
         prospect = offer.prospect
         key = (prospect.source, kind)
         most = self._most(prospect)
-        if hopeful and offer.num_unread > FEW_UNREAD:
-            hopeful = None  # what has to be read first is seen again by a probe, which reads less
         forecast = self.acceptance.forecast(sequence.sequence_id, key, prospect, most, least, hopeful=hopeful)
         charge_ms = 0.0
         if prospect.num_unread and prospect.longest > prospect.num_free:

@@ -18,8 +18,6 @@ reads by the way. The first answer has somewhat shorter drafts for it."""
 FIRST_TOKENS = 4
 """Tokens that an answer begins with before a draft model reads a long text for it: an answer that copies its prompt
 shows by then that it does, and has no use for the reading; very short answers are over."""
-
-
 COPIED_WEIGHT = 4.0
 """Rounds for which a new sequence is expected to be left to the draft model."""
 LEAST_SHARE = 0.3
