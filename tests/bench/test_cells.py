@@ -19,7 +19,7 @@ from forerun.bench.cells.adversary import AdversarialDraft
 from forerun.bench.cells.batches import KeptPrompts, Recorder, block_of, run_block
 from forerun.bench.cells.contenders import COLD, WARM, Contender, contenders, fixed, unfixed
 from forerun.bench.cells.definitions import CELLS, Cell, choose_cells, task_sets
-from forerun.bench.cells.pool import append, line_of, pooled, read_lines
+from forerun.bench.cells.pool import append, entries_like, line_of, pooled, read_lines
 from forerun.bench.cells.run import Measuring, run_cell
 from forerun.bench.cells.table import print_cells
 from forerun.bench.summary import PLAIN
@@ -255,6 +255,9 @@ def test_hopeless_choices_take_no_further_part(monkeypatch: pytest.MonkeyPatch) 
     assert found.dropped == {"lookup k=9": 1, "lookup k=5": 4}, "half as fast after a turn, a tenth after two of all"
     assert sum(entry.contender == "lookup k=9" for entry in found.entries) == 1
     assert sum(entry.contender == "lookup k=4" for entry in found.entries) == 6
+    later = run(sides, turns=1, earlier=found.entries)
+    assert later.dropped == {"lookup k=9": 0}, "known from the first turn on; twelve percent is left to more blocks"
+    assert sum(entry.contender == "lookup k=9" for entry in later.entries) == 0
 
 
 def test_an_interrupted_cell_keeps_what_it_has() -> None:
@@ -373,3 +376,15 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(FileFormatError, match="is no text"):
         read_lines(path)
+
+
+def test_only_blocks_of_the_same_kind_of_run_tell_what_is_hopeless() -> None:
+    cell, about = CELLS["humaneval"], {"target": "t", "draft": "d", "sampling": {"seed": None}, "num_tokens": 96}
+    found = run(turns=1)
+    lines = [
+        line_of(found, cell, about),
+        line_of(found, cell, {**about, "draft": "another"}),
+        line_of(found, CELLS["chat"], about),
+    ]
+    assert len(entries_like(lines, cell, about)) == len(found.entries)
+    assert entries_like(lines, cell, {**about, "num_tokens": 24}) == []

@@ -12,7 +12,7 @@ from forerun.bench.acceptance import print_acceptance, run_acceptance
 from forerun.bench.cells.adversary import AdversarialDraft
 from forerun.bench.cells.contenders import Make, adaptive_parts, contenders
 from forerun.bench.cells.definitions import Cell, task_sets
-from forerun.bench.cells.pool import append, line_of, pooled, read_lines
+from forerun.bench.cells.pool import append, entries_like, line_of, pooled, read_lines
 from forerun.bench.cells.run import Measuring, check_prompts, run_cell
 from forerun.bench.cells.table import print_cells
 from forerun.bench.contexts import prompt_ids
@@ -118,12 +118,14 @@ def _cells(bench: Bench, modes: Modes, probe: BandwidthProbe, max_tokens: int | 
         if draft is not None and cell.draft != "given":
             draft = AdversarialDraft(draft, cell.draft)
         sides = contenders(draft, _adaptive(bench, draft), settings.draft_context)
-        how = Measuring(probe, 60 * modes.minutes, _told(bench.report, cell.name))
-        run = run_cell(llm, sides, prompts, params, how)
-        line = line_of(run, cell, {
+        run_about = {
             "run": about["date"], **about, "target": settings.target, "draft": settings.draft, "num_tokens": num_tokens,
             "sampling": {"seed": settings.seed}, "policy": bench.policy,
-        })  # fmt: skip
+        }  # fmt: skip
+        before = entries_like(earlier, cell, run_about)
+        how = Measuring(probe, 60 * modes.minutes, _told(bench.report, cell.name), earlier=before)
+        run = run_cell(llm, sides, prompts, params, how)
+        line = line_of(run, cell, run_about)
         if run.entries:
             lines.append(line)
             if modes.append is not None:

@@ -88,7 +88,7 @@ def pooled(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
     that are not alike (models, sampling, definition) are kept apart under names of their own."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        groups.setdefault(json.dumps([line["cell"], *(line.get(name) for name in COMPARED)]), []).append(line)
+        groups.setdefault(_kind_of(line), []).append(line)
     cells: dict[str, Any] = {}
     for alike in groups.values():
         cell = alike[0]["cell"]
@@ -108,6 +108,16 @@ def pooled(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
                 **cell_figures(entries),
             }
     return {"cells": cells, "verdict": overall(cells)}
+
+
+def entries_like(lines: Iterable[dict[str, Any]], cell: Cell, about: dict[str, Any]) -> list[Entry]:
+    """The blocks of the runs that one of `cell` would be pooled with; `about` as in `line_of`."""
+    kind = _kind_of({"cell": cell.to_dict(), **about})
+    return entries_of([line for line in lines if _kind_of(line) == kind])
+
+
+def _kind_of(line: dict[str, Any]) -> str:
+    return json.dumps([line["cell"], *(line.get(name) for name in COMPARED)])
 
 
 def entries_of(lines: Sequence[dict[str, Any]]) -> list[Entry]:

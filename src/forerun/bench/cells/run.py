@@ -28,12 +28,14 @@ than that takes no further part, so that the time goes to those that could be th
 @dataclass(frozen=True, slots=True)
 class Measuring:
     """How long, and with what: about `budget_s` seconds, at least one turn and at most `most_turns`, with a reading of
-    `probe` between any two blocks. `report` gets (what is next, done, total)."""
+    `probe` between any two blocks. `report` gets (what is next, done, total). `earlier` are blocks of earlier runs:
+    fixed choices that they show to be hopeless get none in this one."""
 
     probe: BandwidthProbe
     budget_s: float
     report: Report = lambda what, done, total: None
     most_turns: int | None = None
+    earlier: Sequence[Entry] = ()
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class CellRun:
     entries: list[Entry] = field(default_factory=list)
     probes: list[tuple[float, float]] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
-    """Fixed choices that took no further part, and after which turn."""
+    """Fixed choices that took no further part, and after which turn (0: earlier runs told)."""
     interrupted: bool = False
 
 
@@ -57,6 +59,7 @@ def run_cell(
     """Measure every contender on every set of prompts in turn. Ctrl-C ends it, and what was measured until then is
     returned."""
     found, probe, report = CellRun(), how.probe, how.report
+    _drop_hopeless(found, how.earlier, contenders, 1, 0)
     kept = KeptPrompts(llm.engine.target)
     started = perf_counter()
     turn = 0
@@ -84,7 +87,7 @@ def run_cell(
                 around = before, _probe(found, probe, started)
                 found.entries.append(Entry(contender.name, at, turn, around, perf_counter() - started, block))
             turn += 1
-            _drop_hopeless(found, here, turn // len(prompts), turn)
+            _drop_hopeless(found, found.entries, here, turn // len(prompts), turn)
     except KeyboardInterrupt:
         found.interrupted = True
     finally:
@@ -123,12 +126,14 @@ def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
     return reading
 
 
-def _drop_hopeless(found: CellRun, contenders: Sequence[Contender], times: int, turns: int) -> None:
-    """Let fixed choices go that are clearly not the best one."""
+def _drop_hopeless(
+    found: CellRun, entries: Sequence[Entry], contenders: Sequence[Contender], times: int, turns: int
+) -> None:
+    """Let fixed choices go that blocks show clearly not to be the best one."""
     share = max(share for after, share in HOPELESS if times >= after)
     gains = {}
     for contender in contenders:
-        gain = gain_of(found.entries, contender.name, PLAIN) if contender.is_fixed else None
+        gain = gain_of(entries, contender.name, PLAIN) if contender.is_fixed else None
         if gain is not None:
             gains[contender.name] = gain
     best = max(gains.values(), default=0.0)

@@ -88,7 +88,8 @@ def _title(figures: Mapping[str, Any]) -> str:
 
 def _row(name: str, figure: Mapping[str, Any], dropped: Mapping[str, int]) -> list[str]:
     over, rate, share = figure["over_plain"], figure["acceptance_rate"], figure["share"]
-    turn = f" (dropped after turn {dropped[name]})" if name in dropped else ""
+    after = dropped.get(name)
+    turn = "" if after is None else f" (dropped after turn {after})" if after else " (left out after earlier runs)"
     return [
         name + turn,
         f"{figure['tokens_per_s']:.1f}",
