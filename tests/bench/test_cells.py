@@ -255,7 +255,8 @@ def test_hopeless_choices_take_no_further_part(monkeypatch: pytest.MonkeyPatch) 
     assert found.dropped == {"lookup k=9": 1, "lookup k=5": 4}, "half as fast after a turn, a tenth after two of all"
     assert sum(entry.contender == "lookup k=9" for entry in found.entries) == 1
     assert sum(entry.contender == "lookup k=4" for entry in found.entries) == 6
-    later = run(sides, turns=1, earlier=found.entries)
+    later = run(sides, turns=1, earlier=[entry for entry in found.entries if entry.turn < 3])
+    assert {entry.prompts for entry in later.entries} == {1}, "after three turns the second prompts are next"
     assert later.dropped == {"lookup k=9": 0}, "known from the first turn on; twelve percent is left to more blocks"
     assert sum(entry.contender == "lookup k=9" for entry in later.entries) == 0
 

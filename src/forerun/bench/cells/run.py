@@ -29,7 +29,7 @@ than that takes no further part, so that the time goes to those that could be th
 class Measuring:
     """How long, and with what: about `budget_s` seconds, at least one turn and at most `most_turns`, with a reading of
     `probe` between any two blocks. `report` gets (what is next, done, total). `earlier` are blocks of earlier runs:
-    fixed choices that they show to be hopeless get none in this one."""
+    fixed choices that they show to be hopeless get none in this one, and turns go on with the prompts that are next."""
 
     probe: BandwidthProbe
     budget_s: float
@@ -61,6 +61,7 @@ def run_cell(
     found, probe, report = CellRun(), how.probe, how.report
     _drop_hopeless(found, how.earlier, contenders, 1, 0)
     kept = KeptPrompts(llm.engine.target)
+    before = len({(entry.run, entry.turn) for entry in how.earlier})
     started = perf_counter()
     turn = 0
     try:
@@ -75,7 +76,7 @@ def run_cell(
             report(f"warming up {contender.name}", 0, 1)
             run_block(llm, *contender.make(), prompts[0][:1], params, kept)
         while how.most_turns is None or turn < how.most_turns:
-            spent, at = perf_counter() - started, turn % len(prompts)
+            spent, at = perf_counter() - started, (before + turn) % len(prompts)
             if turn and spent * (turn + 1) / turn > how.budget_s:
                 break
             here = [contender for contender in contenders if contender.name not in found.dropped]
