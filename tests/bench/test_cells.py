@@ -257,8 +257,12 @@ def test_hopeless_choices_take_no_further_part(monkeypatch: pytest.MonkeyPatch) 
     assert sum(entry.contender == "lookup k=4" for entry in found.entries) == 6
     later = run(sides, turns=1, earlier=[entry for entry in found.entries if entry.turn < 3])
     assert {entry.prompts for entry in later.entries} == {1}, "after three turns the second prompts are next"
-    assert later.dropped == {"lookup k=9": 0}, "known from the first turn on; twelve percent is left to more blocks"
-    assert sum(entry.contender == "lookup k=9" for entry in later.entries) == 0
+    monkeypatch.setattr(cell_run, "FINALISTS", 2)
+    assert run(sides, turns=1, earlier=found.entries).dropped == {"lookup k=9": 0}
+    monkeypatch.setattr(cell_run, "FINALISTS", 1)
+    last = run(sides, turns=1, earlier=found.entries)
+    assert last.dropped == {"lookup k=9": 0, "lookup k=5": 0}
+    assert [entry.contender for entry in last.entries if "lookup" in entry.contender] == ["lookup k=4"]
 
 
 def test_an_interrupted_cell_keeps_what_it_has() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter
 
 from forerun.bench.cells.batches import KeptPrompts, run_block
@@ -23,13 +24,16 @@ to be known to a percent."""
 HOPELESS = ((0, 0.7), (1, 0.8), (2, 0.9))
 """(times that every set of prompts was seen, share of the best fixed choice's speed): a fixed choice that is slower
 than that takes no further part, so that the time goes to those that could be the best."""
+FINALISTS = 3
+"""Fixed choices that take part in a run that goes on from earlier ones: those that were the fastest until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
     """How long, and with what: about `budget_s` seconds, at least one turn and at most `most_turns`, with a reading of
     `probe` between any two blocks. `report` gets (what is next, done, total). `earlier` are blocks of earlier runs:
-    fixed choices that they show to be hopeless get none in this one, and turns go on with the prompts that are next."""
+    only the fixed choices that were the fastest in them get any in this one, and turns go on with the prompts that are
+    next."""
 
     probe: BandwidthProbe
     budget_s: float
@@ -59,9 +63,9 @@ def run_cell(
     """Measure every contender on every set of prompts in turn. Ctrl-C ends it, and what was measured until then is
     returned."""
     found, probe, report = CellRun(), how.probe, how.report
-    _drop_hopeless(found, how.earlier, contenders, 1, 0)
+    found.dropped.update(_beaten(how.earlier, contenders))
     kept = KeptPrompts(llm.engine.target)
-    before = len({(entry.run, entry.turn) for entry in how.earlier})
+    past = len({(entry.run, entry.turn) for entry in how.earlier})
     started = perf_counter()
     turn = 0
     try:
@@ -72,11 +76,12 @@ def run_cell(
         started = perf_counter()
         _probe(found, probe, started)
         # What a first block does once: pages, caches, measured costs. It is not counted; fixed choices share a drafter.
-        for contender in {contender.name.partition(" k=")[0]: contender for contender in contenders}.values():
+        first = [contender for contender in contenders if contender.name not in found.dropped]
+        for contender in {contender.name.partition(" k=")[0]: contender for contender in first}.values():
             report(f"warming up {contender.name}", 0, 1)
             run_block(llm, *contender.make(), prompts[0][:1], params, kept)
         while how.most_turns is None or turn < how.most_turns:
-            spent, at = perf_counter() - started, (before + turn) % len(prompts)
+            spent, at = perf_counter() - started, (past + turn) % len(prompts)
             if turn and spent * (turn + 1) / turn > how.budget_s:
                 break
             here = [contender for contender in contenders if contender.name not in found.dropped]
@@ -88,7 +93,7 @@ def run_cell(
                 around = before, _probe(found, probe, started)
                 found.entries.append(Entry(contender.name, at, turn, around, perf_counter() - started, block))
             turn += 1
-            _drop_hopeless(found, found.entries, here, turn // len(prompts), turn)
+            _drop_hopeless(found, here, turn // len(prompts), turn)
     except KeyboardInterrupt:
         found.interrupted = True
     finally:
@@ -127,14 +132,25 @@ def _probe(found: CellRun, probe: BandwidthProbe, started: float) -> float:
     return reading
 
 
-def _drop_hopeless(
-    found: CellRun, entries: Sequence[Entry], contenders: Sequence[Contender], times: int, turns: int
-) -> None:
-    """Let fixed choices go that blocks show clearly not to be the best one."""
+def _beaten(entries: Sequence[Entry], contenders: Sequence[Contender]) -> dict[str, int]:
+    """Fixed choices that are not among the fastest of some blocks, as in `CellRun.dropped`. Those that have no block
+    are not known to be slow."""
+    scores = {}
+    for name in (contender.name for contender in contenders if contender.is_fixed):
+        speeds = [entry.block.tokens_per_s for entry in entries if entry.contender == name]
+        if speeds:  # two that never met at one bandwidth are told apart by their speeds as they were
+            gain = gain_of(entries, name, PLAIN)
+            plain = [entry.block.tokens_per_s for entry in entries if entry.contender == PLAIN]
+            scores[name] = gain if gain is not None else median(speeds) / median(plain or speeds)
+    return dict.fromkeys(sorted(scores, key=scores.__getitem__, reverse=True)[FINALISTS:], 0)
+
+
+def _drop_hopeless(found: CellRun, contenders: Sequence[Contender], times: int, turns: int) -> None:
+    """Let fixed choices go that are clearly not the best one."""
     share = max(share for after, share in HOPELESS if times >= after)
     gains = {}
     for contender in contenders:
-        gain = gain_of(entries, contender.name, PLAIN) if contender.is_fixed else None
+        gain = gain_of(found.entries, contender.name, PLAIN) if contender.is_fixed else None
         if gain is not None:
             gains[contender.name] = gain
     best = max(gains.values(), default=0.0)
