@@ -34,11 +34,12 @@ def test_tests_named_in_the_pages_exist() -> None:
 
 
 def test_paths_named_in_the_pages_exist() -> None:
+    packages = "|".join(path.parent.name for path in (ROOT / "src" / "forerun").glob("*/__init__.py"))
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:src|tests|docs|\.ci)/[\w./-]+)`", text):
             assert (ROOT / name).exists(), f"{page.name} names {name}"
-        for name in re.findall(r"`((?:cli|bench|engine|control|drafting|verification|runtime|models)/\w+\.py)`", text):
+        for name in re.findall(rf"`((?:{packages})/[\w/]+\.py)`", text):
             assert (ROOT / "src" / "forerun" / name).exists(), f"{page.name} names {name}"
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -344,6 +344,9 @@ def test_runs_that_are_not_alike_are_kept_apart() -> None:
     found = pooled([line(), line(target="other"), line(num_tokens=48), line()])
     assert len(found["cells"]) == 3
     assert [figures["runs"] for figures in found["cells"].values()] == [2, 1, 1]
+    stored, rounded = ({"drafters": (name,), "rounds": 1} for name in ("model", "requantised"))
+    found = pooled([line(settings=one) for one in (stored, rounded, {**stored, "rounds": 2})])
+    assert [figures["runs"] for figures in found["cells"].values()] == [2, 1], "one draft model at two prices"
 
 
 @pytest.mark.parametrize("text", ["no json\n", '{"kind": "else"}\n', '{"kind": "forerun-cell-run", "entries": [{}]}\n'])

@@ -97,7 +97,8 @@ def test_load_by_hand() -> None:
     assert surface.at(1, 3, 200) == pytest.approx(34.0 + 3 * 2.0)
     assert not surface.is_extrapolated(3, 1, 500)
     assert surface.is_extrapolated(1, 1, 501)
-    assert surface.is_extrapolated(2, 2, 100)
+    assert surface.is_extrapolated(4, 1, 100)
+    assert surface.is_extrapolated(1, 2, 100), "two rows were timed, but of one sequence"
 
 
 def test_gain_where_few_rounds_draft() -> None:

@@ -30,7 +30,7 @@ NUM_PROPOSALS = 200
 
 
 def pattern_ids(pattern: str, depth: int, vocabulary_size: int) -> list[int]:
-    """`depth` token ids: random ones, or two of them in turn."""
+    """`depth` token ids: random ones, or two of them in turn. More of them begin with the same ones."""
     ids = RandomIds(7, depth).ids(vocabulary_size)
     return ids if pattern == "random" else [ids[i % PERIOD] for i in range(depth)]
 
@@ -46,10 +46,11 @@ def run_depths(
     found: dict[str, Any] = {}
     interrupted = False
     for depth, pattern in places:
-        prompt = pattern_ids(pattern, depth, size)
+        text = pattern_ids(pattern, depth + NUM_PROPOSALS, size)
+        prompt, behind = text[:depth], text[depth:]
         check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
         how.report(f"{depth} tokens, {pattern}", 0, 1)
-        cost = {name: drafter_cost(copier(name), prompt, size, k) for name in names}
+        cost = {name: drafter_cost(copier(name), prompt, behind, size, k) for name in names}
         adaptive = unfixed(lambda: (copier(names[0]), AdaptiveLength.of(target)))
         run = run_cell(llm, [*adaptive, *(fixed(name, k, copier(name)) for name in names)], [[prompt]], params, how)
         if run.entries:
@@ -83,13 +84,14 @@ class Text:
         raise NotImplementedError("text that is copied has no rows")
 
 
-def drafter_cost(drafter: Drafter, prompt: Sequence[int], vocabulary_size: int, k: int) -> dict[str, float]:
+def drafter_cost(
+    drafter: Drafter, prompt: Sequence[int], behind: Sequence[int], vocabulary_size: int, k: int
+) -> dict[str, float]:
     """Milliseconds of the first proposal, which takes in the prompt, and of each one after it, as the text grows by
-    what the pattern would go on with."""
+    the tokens `behind` the prompt."""
     text = Text(list(prompt), vocabulary_size)
-    going_on = list(prompt[:NUM_PROPOSALS])
     seconds = []
-    for token in [None, *going_on]:
+    for token in [None, *behind]:
         if token is not None:
             text.tokens.append(token)
         start = perf_counter()

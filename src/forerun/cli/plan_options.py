@@ -50,7 +50,7 @@ class Here(Group):
         str | None,
         flag(
             "--workload",
-            "Ours, some of humaneval,chat,edit,json,summarise (default: humaneval,chat,json)",
+            "Ours, some of humaneval,chat,edit,json,summarise,creative,random (default: humaneval,chat,json)",
             RUNS,
             "LIST",
         ),

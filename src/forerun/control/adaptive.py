@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from forerun.checks import whole
-from forerun.control.acceptance import FEW_UNREAD, NEGLIGIBLE, Acceptance
+from forerun.control.acceptance import FEW_UNREAD, Acceptance
 from forerun.control.choice import Choice, Option, Prices, choose, is_left_to_copies, worth
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
@@ -15,6 +15,7 @@ from forerun.control.gating import Company
 from forerun.control.policy import Load
 from forerun.control.records import Known, Offer, Pending, Prediction, Stays, offers_of, with_latest
 from forerun.control.round_plans import RoundPlans
+from forerun.control.situation import Situation, kind_of
 from forerun.drafting.base import SequenceView
 from forerun.runtime.base import Model
 from forerun.types import Plan, Prospect, Round, Step
@@ -90,69 +91,18 @@ class AdaptiveLength:
         self._num_rounds += 1
         self._pending.clear()
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
-        prices = self._prices(sequences)
-        plain_ms = prices.target_ms(load.num_tokens) + prices.step_ms + prices.row_ms * load.num_tokens
-        offered = [
-            offers_of(
-                prospects[i],
-                len(sequences[i].tokens),
-                len(sequences[i].tokens) - sequences[i].prompt_length,
-                self.acceptance.is_known,
-            )
-            for i in decoding
-        ]
-        if self._num_rounds < self._thinks_of_models_at:
-            offered = [[offer for offer in found if not offer.needs_model] for found in offered]
-        kinds = [_kind(sequences[i]) for i in decoding]
-        least = _least_value(prices, plain_ms, load.num_tokens, len(decoding))
-        options = [
-            [self._option(sequences[i], kind, offer, prices, least) for offer in found]
-            for i, kind, found in zip(decoding, kinds, offered, strict=True)
-        ]
-        best = choose(options, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
-        if len(decoding) > 1 and best.num_tokens * plain_ms < LEAST_GAIN * len(decoding) * best.milliseconds:
-            best = Choice((None,) * len(decoding), float(len(decoding)), plain_ms)
-        idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
-        if idle and self._credit.has_some:
-            # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
-            hopeful = list(options)
-            for place in idle:
-                sequence, kind = sequences[decoding[place]], kinds[place]
-                hopeful[place] = [
-                    # What has to be read first is seen again by a probe, which reads less.
-                    self._option(sequence, kind, one, prices, least, hopeful=one.num_unread <= FEW_UNREAD)
-                    for one in offered[place]
-                ]
-            found = choose(hopeful, prices, load.num_tokens, max(len(decoding), 1), self.max_rows)
-            loss_ms = found.milliseconds - worth(found.taken, options, len(decoding)) / best.rate
-            if self._credit.take(loss_ms):
-                best, options = found, hopeful
-        if len(decoding) > 1 and self._num_rounds >= self._thinks_of_models_at and not _needs_model(best, offered):
-            self._thinks_of_models_at = self._num_rounds + REST
-        self.prediction = Prediction(best.milliseconds, best.num_tokens, plain_ms, len(decoding))
+        now = self._situation(
+            [sequences[i] for i in decoding], [prospects[i] for i in decoding], self._prices(sequences), load.num_tokens
+        )
+        best, options = self._best_round(now)
+        self.prediction = Prediction(best.milliseconds, best.num_tokens, now.plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
-        company = Company.of(options, best, load.num_tokens, plain_ms)
-        num_left = self.max_rows - sum(taken[1] for taken in best.taken if taken is not None)
-        most_more = num_left // max(company.num_drafting, 1)
-        made = RoundPlans(self.acceptance, prices, company, best.rate, plain_ms, most_more)
+        for i, plan in zip(decoding, self._plans(now, best, options), strict=True):
+            plans[i] = plan
         for place, i in enumerate(decoding):
-            known = self._remember(sequences[i], plain_ms)
-            taken = best.taken[place]
-            if taken is not None:
-                offer, length = offered[place][taken[0]], taken[1]
-                key, sequence_id = (offer.source, kinds[place]), sequences[i].sequence_id
-                plans[i], num_planned = made.plan(sequence_id, key, offer, length, self._most(offer.prospect))
-                if plans[i].shape:
-                    known.used.add(offer.view)
-                    if length > offer.prospect.num_free:
-                        self._stays.note(known, offer.num_unread)
-                    elif is_left_to_copies(options[place], taken[0], prices, best, load.num_tokens, len(decoding)):
-                        known.num_copied += 1
-                    self._pending[sequence_id] = Pending(key, offer.prospect, plans[i], num_planned)
-        for place, i in enumerate(decoding):
-            self._pass_by(sequences[i], kinds[place], prospects[i], plans[i])
-        trying = [(i, sequences[i], kinds[place], prospects[i]) for place, i in enumerate(decoding)]
-        self._explore(trying, plans, best, prices, load.num_tokens)
+            self._pass_by(sequences[i], now.kinds[place], prospects[i], plans[i])
+        trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
+        self._explore(trying, plans, best, now.prices, load.num_tokens)
         self._forget_ended()
         return plans
 
@@ -175,6 +125,73 @@ class AdaptiveLength:
                 self.acceptance.observe(pending.key, pending.prospect, pending.num_planned, not ended_early, done)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _situation(
+        self, texts: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], prices: Prices, num_rows: int
+    ) -> Situation:
+        offered = [
+            offers_of(found, len(text.tokens), len(text.tokens) - text.prompt_length, self.acceptance.is_known)
+            for text, found in zip(texts, prospects, strict=True)
+        ]
+        if self._num_rounds < self._thinks_of_models_at:
+            offered = [[offer for offer in found if not offer.needs_model] for found in offered]
+        plain_ms = prices.target_ms(num_rows) + prices.step_ms + prices.row_ms * num_rows
+        return Situation(texts, [kind_of(text) for text in texts], offered, prices, num_rows, plain_ms)
+
+    def _best_round(self, now: Situation) -> tuple[Choice, list[list[Option]]]:
+        """The round that promises most, and the options that it was chosen from."""
+        prices, num_decoding = now.prices, len(now.texts)
+        least = now.least_value
+        options = [
+            [self._option(text, kind, offer, prices, least) for offer in found]
+            for text, kind, found in zip(now.texts, now.kinds, now.offered, strict=True)
+        ]
+        best = choose(options, prices, now.num_rows, max(num_decoding, 1), self.max_rows)
+        if num_decoding > 1 and best.num_tokens * now.plain_ms < LEAST_GAIN * num_decoding * best.milliseconds:
+            best = Choice((None,) * num_decoding, float(num_decoding), now.plain_ms)
+        idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
+        if idle and self._credit.has_some:
+            # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
+            hopeful = list(options)
+            for place in idle:
+                hopeful[place] = [
+                    # What has to be read first is seen again by a probe, which reads less.
+                    self._option(
+                        now.texts[place], now.kinds[place], one, prices, least, hopeful=one.num_unread <= FEW_UNREAD
+                    )
+                    for one in now.offered[place]
+                ]
+            found = choose(hopeful, prices, now.num_rows, max(num_decoding, 1), self.max_rows)
+            loss_ms = found.milliseconds - worth(found.taken, options, num_decoding) / best.rate
+            if self._credit.take(loss_ms):
+                best, options = found, hopeful
+        if num_decoding > 1 and self._num_rounds >= self._thinks_of_models_at and not now.needs_model(best):
+            self._thinks_of_models_at = self._num_rounds + REST
+        return best, options
+
+    def _plans(self, now: Situation, best: Choice, options: Sequence[Sequence[Option]]) -> list[Plan]:
+        """The plan of each sequence that decodes, by the round that was chosen among `options`."""
+        company = Company.of(options, best, now.num_rows, now.plain_ms)
+        num_left = self.max_rows - sum(taken[1] for taken in best.taken if taken is not None)
+        most_more = num_left // max(company.num_drafting, 1)
+        made = RoundPlans(self.acceptance, now.prices, company, best.rate, now.plain_ms, most_more)
+        plans = [Plan() for _ in now.texts]
+        for place, text in enumerate(now.texts):
+            known = self._remember(text, now.plain_ms)
+            taken = best.taken[place]
+            if taken is None:
+                continue
+            offer, length = now.offered[place][taken[0]], taken[1]
+            key, sequence_id = (offer.source, now.kinds[place]), text.sequence_id
+            plans[place], num_planned = made.plan(sequence_id, key, offer, length, self._most(offer.prospect))
+            if plans[place].shape:
+                known.used.add(offer.view)
+                if length > offer.prospect.num_free:
+                    self._stays.note(known, offer.num_unread)
+                elif is_left_to_copies(options[place], taken[0], now.prices, best, now.num_rows, len(now.texts)):
+                    known.num_copied += 1
+                self._pending[sequence_id] = Pending(key, offer.prospect, plans[place], num_planned)
+        return plans
 
     def _prices(self, sequences: Sequence[SequenceView]) -> Prices:
         cached = sum(len(sequence.tokens) for sequence in sequences) / max(len(sequences), 1)
@@ -309,28 +326,6 @@ class AdaptiveLength:
         self._credit.forget(*ended)
 
 
-def _needs_model(best: Choice, offered: Sequence[Sequence[Offer]]) -> bool:
-    """Whether a draft model takes part in a choice."""
-    return any(
-        taken is not None and found[taken[0]].needs_model for taken, found in zip(best.taken, offered, strict=True)
-    )
-
-
 _PLAIN = "plain"
 _NOTHING = Known()
 """What is known of a sequence at first. Never changed."""
-
-
-def _least_value(prices: Prices, plain_ms: float, num_rows: int, num_decoding: int) -> float:
-    """Tokens that add less are not thought of: they would not pay for a quarter of a row, at the price that rows have
-    on average from here on and time has in plain decoding."""
-    span = max(16, num_decoding)
-    row_ms = (prices.target_ms(num_rows + span) - prices.target_ms(num_rows)) / span + prices.row_ms
-    return max(NEGLIGIBLE, min(0.25 * row_ms * num_decoding / plain_ms, 0.25))
-
-
-def _kind(sequence: SequenceView) -> str:
-    """Requests whose drafts are accepted by different rules."""
-    if sequence.params.is_greedy:
-        return "greedy"
-    return "sampled" if sequence.noise.kind == "sampled" else "seeded"

@@ -1,7 +1,7 @@
 """The real policy in a world made of numbers: fast, the same every time, and with the truth known.
 
 Costs and acceptances are functions, so the best that any fixed length could do is computed instead of measured. Nothing
-is decoded and no clock is read: a run of a thousand rounds takes well under a second.
+is decoded and no clock is read: a thousand rounds of one sequence take a second or two.
 """
 
 from __future__ import annotations

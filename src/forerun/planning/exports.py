@@ -25,7 +25,8 @@ LOOKUP_SIZES = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be exported: `drafter` is "model" (with the name of its `draft`), "lookup", "suffix" or "none"."""
+    """What is to be exported: `drafter` is "lookup", "suffix", "none", or anything else for a draft model, `draft` then
+    its name."""
 
     drafter: str
     k: int

@@ -49,7 +49,7 @@ class Surface:
 
     def is_extrapolated(self, rows: int, sequences: int, context: float) -> bool:
         """Whether that lies outside what was timed; several sequences always do, for the sum above is a model."""
-        return sequences * rows > max(self.curve.milliseconds) or context > self.longest
+        return sequences > 1 or rows > max(self.curve.milliseconds) or context > self.longest
 
     def _per_token(self, rows: int) -> float:
         (low, first), (high, last) = sorted(self.per_token_ms.items())[0], sorted(self.per_token_ms.items())[-1]
@@ -137,6 +137,6 @@ def gain(target: Surface, drafting: Drafting, sequences: int, context: int) -> G
     speedups = {k: tokens[k] * round_ms(0) / round_ms(k) for k in tokens}
     longest = max(tokens)
     best = max(sorted(speedups), key=lambda k: speedups[k])
-    outside = target.is_extrapolated(best + 1, sequences, context) or sequences > 1
+    outside = target.is_extrapolated(best + 1, sequences, context)
     outside |= draft is not None and draft.is_extrapolated(1, sequences, context)
     return Gain(best, speedups[best], speedups[longest], outside)

@@ -19,7 +19,12 @@ from forerun.errors import FileFormatError
 KIND = "forerun-cell-run"
 _BEGINNING = json.dumps({"kind": KIND})[:-1].encode()
 COMPARED = ("target", "draft", "sampling", "num_tokens")
-"""What must be the same, beside the cell's own definition, for runs to be pooled."""
+"""What must be the same, beside the cell's own definition and how models are loaded, for runs to be pooled."""
+LOADING = (
+    "drafters", "device", "dtype", "quantize", "strict", "runtime", "draft_runtime", "draft_vocabulary",
+    "draft_context",
+)  # fmt: skip
+"""The settings by which models are loaded: one draft model at another price is another one."""
 
 
 def line_of(run: CellRun, cell: Cell, about: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def pooled(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Figures of every cell over all its runs, {name: figures}, and the two claims over all of them. Runs of one cell
-    that are not alike (models, sampling, definition) are kept apart under names of their own."""
+    that are not alike (models, how they are loaded, sampling, definition) are kept apart under names of their own."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         groups.setdefault(_kind_of(line), []).append(line)
@@ -117,7 +122,9 @@ def entries_like(lines: Iterable[dict[str, Any]], cell: Cell, about: dict[str, A
 
 
 def _kind_of(line: dict[str, Any]) -> str:
-    return json.dumps([line["cell"], *(line.get(name) for name in COMPARED)])
+    settings = line.get("settings") or {}
+    loaded = [settings.get(name) for name in LOADING]
+    return json.dumps([line["cell"], *(line.get(name) for name in COMPARED), *loaded])
 
 
 def entries_of(lines: Sequence[dict[str, Any]]) -> list[Entry]:
