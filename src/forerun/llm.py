@@ -177,6 +177,9 @@ class LLM:
             self.engine.cancel_all()
             self._is_closed = True
             self._outbox.clear()
+            close = getattr(self.engine.policy, "close", None)
+            if close is not None:
+                close()
             del self.engine
 
     def __enter__(self) -> LLM:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from forerun.checks import flag, real, shown, whole
 from forerun.control import AdaptiveLength, FixedLength, PassCost, Policy
 from forerun.control.trace import TRACE_BEGINS, TracedPolicy
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
+from forerun.drafting import COPIERS, Drafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.drafting.vocabulary import head_ids
 from forerun.engine import Scheduler
 from forerun.errors import InputError, ParameterError
@@ -107,7 +107,8 @@ def load(
     if context_length is not None:
         whole("context_length", context_length, 2, None, "a whole number of at least 2")
     scheduler = Scheduler(max_sequences)
-    trace_file = None if trace is None else _trace_file(trace)
+    if trace is not None:
+        _trace_file(trace).close()  # what cannot be written is refused before weights are read
 
     from forerun.models.pull import resolve
     from forerun.models.tokenizer import load_tokenizer
@@ -141,15 +142,15 @@ def load(
     if draft_model is not None:
         by_model = ModelDrafter(draft_model, draft_context, draft_min_confidence, meter=getattr(policy, "meter", None))
         chosen = StackDrafter([SuffixDrafter(), by_model]) if kind == "stack" else by_model
-    elif kind in ("lookup", "suffix"):
-        chosen = LookupDrafter() if kind == "lookup" else SuffixDrafter()
+    elif kind in COPIERS:
+        chosen = COPIERS[kind]()
     else:
         chosen = drafter if drafter is not None and not isinstance(drafter, str) else None
     return LLM(
         model,
         tokenizer,
         chosen,
-        policy if trace_file is None else _traced(policy, trace_file),
+        policy if trace is None else _traced(policy, _trace_file(trace)),
         rules=RULES[verifier],
         scheduler=scheduler,
     )
@@ -197,7 +198,7 @@ def _traced(policy: Policy, file: TextIO) -> TracedPolicy:
                 f"tracing to {file.name} ends here (the text is unaffected): {error}", RuntimeWarning, stacklevel=2
             )
 
-    return TracedPolicy(policy, write)
+    return TracedPolicy(policy, write, file.close)
 
 
 _DRAFT_NAMES = {

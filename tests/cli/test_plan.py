@@ -261,6 +261,7 @@ def test_a_workload_that_is_not_installed_is_left_out(invoke: Invoke, monkeypatc
         (("70b@0", "--for", "a100"), 2, "'70b@0' is no model"),
         (("no-such-model", "--for", "a100"), 3, "give its shape, for example 70b@16"),
         (("org/name", "--for", "a100"), 2, "org/name is not on this machine"),
+        (("toy", "suffix"), 2, "--draft: suffix is the name of a drafter"),
         (("toy", "toy-new"), 3, "the architecture 'mamba' is not served"),
         (("toy-new",), 3, "the architecture 'mamba' is not served"),
         (("no-such-model",), 3, "no-such-model"),

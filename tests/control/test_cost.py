@@ -6,6 +6,7 @@ import math
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,19 +104,74 @@ def test_texts_that_grow_are_followed() -> None:
         assert cached < 100 or found.at(1, float(cached)) == pytest.approx(10.0 + 0.01 * cached, rel=0.05)
 
 
-def test_what_a_cached_token_costs_may_be_told() -> None:
-    found = PassCost(CostCurve(100, {1: 10.0, 8: 10.0}), per_cached_ms=0.01)
-    assert found.at(1, 1100.0) - found.at(1, 100.0) == pytest.approx(10.0)
-    assert found.at(4, 1100.0) - found.at(4, 100.0) == pytest.approx(40.0)
+def attending(rows: int, cached: float, speed: float = 1.0) -> float:
+    """A pass behind 3,000 tokens takes half as long again as one behind 512."""
+    return speed * (40.0 + 5.0 * rows) * (1.0 + 2e-4 * (cached - 512))
 
 
-def test_a_text_shorter_than_measured_costs_half_at_least() -> None:
-    """However much a cached token is said to cost: a price of nothing, or less, would be divided by."""
-    found = PassCost(CostCurve(1000, {1: 10.0, 8: 10.0}), per_cached_ms=0.1)
-    assert found.at(1, 990.0) == pytest.approx(9.0)
-    assert found.at(1, 0.0) == found.at(8, 0.0) == pytest.approx(5.0)
-    found.note(1, 0.0, 5.0)
-    assert found.factor == pytest.approx(1.0)
+def texts(cost: PassCost, lengths: list[int], noise: float = 0.0, speed: float = 1.0) -> list[float]:
+    """One text after another, 40 passes each: predictions of each one's first pass over what it takes."""
+    random, found = np.random.default_rng(1), []
+    for length in lengths:
+        found.append(cost.at(2, float(length)) / attending(2, length, speed))
+        for cached in range(length, length + 80, 2):
+            taken = attending(2, cached, speed) * math.exp(noise * random.standard_normal())
+            cost.note(2, float(cached), taken)
+    return found
+
+
+def curve_at_512() -> PassCost:
+    return PassCost(CostCurve(512, {rows: attending(rows, 512) for rows in (1, 2, 4, 8)}))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("speed", [1.0, 1.6])
+def test_what_longer_texts_cost_is_learnt_where_short_ones_follow(noise: float, speed: float) -> None:
+    """Texts of 512, 3,000 and 1,500 tokens in turn, on a machine as measured and on one that is slower than that."""
+    cost = curve_at_512()
+    errors = [abs(math.log(found)) for found in texts(cost, [512, 3000, 512, 3000, 512, 1500, 3000], noise, speed)]
+    assert errors[1] > 0.35, "nobody told"
+    assert max(errors[3:]) < 0.1 + 2 * noise
+    assert cost.factor == pytest.approx(speed, rel=0.1 + noise), "which is the machine's, and not the text's"
+
+
+def test_a_single_slow_pass_behind_another_text_teaches_nothing_of_texts() -> None:
+    cost = curve_at_512()
+    for length in (512, 3000, 512, 3000):
+        cost.note(2, float(length), 10 * attending(2, 512))
+        for _ in range(20):
+            cost.note(2, float(length), attending(2, 512))
+    assert cost.at(2, 3000.0) == pytest.approx(cost.at(2, 512.0), rel=0.02)
+
+
+def test_a_machine_that_changes_its_speed_teaches_little_of_texts() -> None:
+    """It does so between texts of 512 and 1,200 tokens, independently of them: twelve such changes are no trend."""
+    cost, random = curve_at_512(), np.random.default_rng(7)
+    for number in range(60):
+        length, speed = (512, 1200)[number % 2], float(random.choice([1.0, 1.5]))
+        for _ in range(20):
+            cost.note(2, float(length), speed * attending(2, 512))
+    assert cost.at(2, 1200.0) / cost.at(2, 512.0) == pytest.approx(1.0, abs=0.15)
+
+
+def test_what_is_learnt_of_texts_leaves_the_prediction_of_the_one_at_hand() -> None:
+    cost = curve_at_512()
+    texts(cost, [512])
+    for _ in range(2):
+        cost.note(2, 3000.0, attending(2, 3000))
+    before = cost.at(2, 3000.0)
+    cost.note(2, 3000.0, attending(2, 3000))
+    assert before < cost.at(2, 3000.0) <= attending(2, 3000) * 1.01, "closer by the third pass, and not beyond it"
+    assert cost.at(2) == pytest.approx(cost.at(2, 3000.0)), "as many tokens as lately"
+
+
+def test_a_text_shorter_than_measured_costs_something() -> None:
+    """However much a cached token seems to cost: a price of nothing, or less, would be divided by."""
+    cost = PassCost(CostCurve(4000, {1: 10.0, 8: 10.0}))
+    for length in (4000, 8000) * 5:
+        for _ in range(10):
+            cost.note(1, float(length), 10.0 if length == 4000 else 100.0)
+    assert cost.at(1, 0.0) > 1.0
 
 
 @pytest.mark.parametrize("rows,milliseconds", [(0, 5.0), (-1, 5.0), (1, 0.0), (1, -1.0), (1, math.inf), (1, math.nan)])

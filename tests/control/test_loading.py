@@ -108,6 +108,10 @@ def test_a_trace_is_written_line_by_line(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sum(line["actual"]["num_tokens"] for line in lines) == len(result.choices[0].tokens)
     assert lines[0]["pass"] == 0
+    file: Any = llm.engine.policy._close
+    assert not file.__self__.closed
+    llm.close()
+    assert file.__self__.closed
 
 
 def test_a_trace_that_cannot_be_written_is_refused_before_weights_load(tmp_path: Path, no_weights: None) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TextIO
 
-from forerun.bench.cells.contenders import copier, fixed, unfixed
+from forerun.bench.cells.contenders import fixed, unfixed
 from forerun.bench.cells.figures import cell_figures
 from forerun.bench.cells.run import Measuring, check_prompts, run_cell
 from forerun.bench.cells.table import interval
 from forerun.bench.summary import PLAIN
 from forerun.bench.workloads import RandomIds
 from forerun.control import AdaptiveLength
-from forerun.drafting import Drafter
+from forerun.drafting import COPIERS, Drafter
 from forerun.llm import LLM
 from forerun.randomness import Noise
 from forerun.runtime.base import Rows
@@ -50,9 +50,9 @@ def run_depths(
         prompt, behind = text[:depth], text[depth:]
         check_prompts(f"depth {depth}", [[prompt]], params.max_tokens or 0, limit)
         how.report(f"{depth} tokens, {pattern}", 0, 1)
-        cost = {name: drafter_cost(copier(name), prompt, behind, size, k) for name in names}
-        adaptive = unfixed(lambda: (copier(names[0]), AdaptiveLength.of(target)))
-        run = run_cell(llm, [*adaptive, *(fixed(name, k, copier(name)) for name in names)], [[prompt]], params, how)
+        cost = {name: drafter_cost(COPIERS[name](), prompt, behind, size, k) for name in names}
+        adaptive = unfixed(lambda: (COPIERS[names[0]](), AdaptiveLength.of(target)))
+        run = run_cell(llm, [*adaptive, *(fixed(name, k, COPIERS[name]()) for name in names)], [[prompt]], params, how)
         if run.entries:
             found.setdefault(str(depth), {})[pattern] = {"drafting": cost, **cell_figures(run.entries)}
         interrupted = run.interrupted

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forerun.bench.cells.contenders import COPIERS
 from forerun.bench.cells.definitions import choose_cells
 from forerun.bench.depth import PATTERNS
 from forerun.bench.modes import NUM_SETS, Modes
 from forerun.bench.variants import DRAFT_MODELS
 from forerun.checks import listed, real, some_of
+from forerun.drafting import COPIERS
 from forerun.errors import ParameterError
 
 ACCEPTANCE = "acceptance"

@@ -9,7 +9,7 @@ from typing import Any
 
 from forerun import _native
 from forerun.bench.agreement import find_differences
-from forerun.bench.cells.contenders import COPIERS, adaptive_parts, copier
+from forerun.bench.cells.contenders import adaptive_parts
 from forerun.bench.curves import ModelPasses, Passes, measure_curves
 from forerun.bench.hardware import provenance
 from forerun.bench.llamacpp import LlamaCppVariant
@@ -18,7 +18,7 @@ from forerun.bench.rounds import Prompts, Report, Session, run_rounds
 from forerun.bench.summary import PLAIN, best_of, summarise
 from forerun.bench.variants import ADAPTIVE, NEED_MODELS, ForerunVariant, Variant
 from forerun.control.policy import FixedLength, Policy
-from forerun.drafting import Drafter, ModelDrafter, StackDrafter, SuffixDrafter
+from forerun.drafting import COPIERS, Drafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.errors import InputError, ParameterError
 from forerun.llm import LLM
 from forerun.runtime.base import Model
@@ -83,7 +83,7 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
 
 def _drafter(name: str, drafts: Mapping[str, Model], settings: Settings) -> Drafter:
     if name in COPIERS:
-        return copier(name)
+        return COPIERS[name]()
     if NEED_MODELS[name] not in drafts:
         raise ParameterError("drafters", f"{name!r} needs a draft model", "give --draft MODEL, or --drafters lookup")
     by_model = ModelDrafter(drafts[NEED_MODELS[name]], settings.draft_context, settings.draft_min_confidence)

@@ -198,7 +198,7 @@ class AdaptiveLength:
         host = self.host
         return Prices(
             self.target.table(cached),
-            PassTable(self.draft, cached),
+            PassTable(self.draft, None),  # what it sees of a text may be less
             host.per_step_ms,
             host.per_row_ms,
             host.per_draft_token_ms,

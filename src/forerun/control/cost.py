@@ -3,7 +3,8 @@
 A curve is measured once; a machine then runs other programs, changes its clock and its memory's speed within seconds,
 and holds texts longer than those that were measured. So every pass that is made is compared with what was predicted for
 it, and the prediction follows: one factor for the whole curve, quickly, and one for passes of about so many rows,
-slowly. Of the last three passes the middle one counts, so that a single slow pass changes nothing.
+slowly. Of the last three passes the middle one counts, so that a single slow pass changes nothing. What longer texts
+add is learnt where texts of different lengths follow each other (`context.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
+from forerun.control.context import ContextCost
 from forerun.errors import ContractError
 from forerun.types import CostCurve, Step
 
@@ -35,14 +37,10 @@ HOST_RATE = 0.1
 
 
 class PassCost:
-    """Milliseconds of one pass of one model on one device.
+    """Milliseconds of one pass of one model on one device. `curve` is t(rows) as it was measured at `curve.context`
+    cached tokens."""
 
-    `curve` is t(rows) as it was measured at `curve.context` cached tokens. `per_cached_ms` is what one row costs more
-    for each cached token of its sequence that it looks at, where that is known; otherwise texts that grow longer are
-    followed as a machine is that grows slower.
-    """
-
-    def __init__(self, curve: CostCurve, per_cached_ms: float = 0.0) -> None:
+    def __init__(self, curve: CostCurve) -> None:
         if not curve.milliseconds or not all(0.0 < found < math.inf for found in curve.milliseconds.values()):
             raise ContractError(
                 "a model's cost curve must have milliseconds above 0 for at least one number of rows",
@@ -50,31 +48,44 @@ class PassCost:
                 "see Model.cost",
             )
         self.curve = CostCurve(curve.context, _never_falling(curve.milliseconds))
-        self._per_cached_ms = per_cached_ms
+        self._context = ContextCost(curve.context)
         self._measured: dict[int, float] = {}
         self._speed = 0.0  # natural logarithm of the common factor
         self._bends: dict[int, float] = {}  # by bucket of rows, the same
         self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
         self._num_noted = 0
 
-    def at(self, num_rows: int, num_cached: float = 0.0) -> float:
-        """Milliseconds of a pass of `num_rows` rows (at least 1), each of which looks at `num_cached` tokens."""
-        return self._uncorrected(num_rows, num_cached) * math.exp(self._speed + self._bend(num_rows))
+    def at(self, num_rows: int, num_cached: float | None = None) -> float:
+        """Milliseconds of a pass of `num_rows` rows (at least 1), whose sequences have `num_cached` tokens on average;
+        None: as many as those of the last passes."""
+        return (
+            self._measured_at(num_rows)
+            * self._context.factor(num_cached)
+            * math.exp(self._speed + self._bend(num_rows))
+        )
 
-    def table(self, num_cached: float = 0.0) -> PassTable:
+    def table(self, num_cached: float | None = None) -> PassTable:
         """What passes cost now, for a decision that asks for many."""
         return PassTable(self, num_cached)
 
     def note(self, num_rows: int, num_cached: float, milliseconds: float) -> None:
-        """A pass took so long; `num_cached` tokens were looked at by each row, on average."""
+        """A pass took so long; its sequences had `num_cached` tokens on average."""
         if num_rows < 1 or not (0.0 < milliseconds < math.inf):
             return
         bucket = _bucket(num_rows)
-        deviation = math.log(milliseconds / self._uncorrected(num_rows, num_cached)) - self._bend(num_rows)
+        whole = math.log(milliseconds / self._measured_at(num_rows)) - self._bend(num_rows)
+        deviation = whole - math.log(self._context.factor(num_cached))
         if num_rows > 2 * max(self.curve.milliseconds):
             # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
             self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (deviation - self._speed)
             return
+        before = self._context.factor(num_cached)
+        if self._context.note(num_cached, math.exp(whole)):
+            # What a text's length explains now is no longer the machine's doing: predictions for this pass stay.
+            moved = math.log(before / self._context.factor(num_cached))
+            self._speed += moved
+            deviation += moved
+            self._recent = deque((found + moved for found in self._recent), maxlen=self._recent.maxlen)
         self._recent.append(deviation)
         self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
@@ -112,19 +123,18 @@ class PassCost:
         """By how much passes are slower now than when the curve was measured."""
         return math.exp(self._speed)
 
-    def _uncorrected(self, num_rows: int, num_cached: float) -> float:
+    def _measured_at(self, num_rows: int) -> float:
         base = self._measured.get(num_rows)
         if base is None:
             base = self._measured[num_rows] = self.curve.at(num_rows)
-        more = num_rows * (num_cached - self.curve.context) * self._per_cached_ms
-        return max(base + more, 0.5 * base)
+        return base
 
 
 class PassTable:
     """A pass's milliseconds by rows, at one moment. Rows may be expected numbers: between whole ones it is a straight
     line, and part of one row is part of a pass, one that happens with this probability."""
 
-    def __init__(self, cost: PassCost | None, num_cached: float) -> None:
+    def __init__(self, cost: PassCost | None, num_cached: float | None) -> None:
         self._cost, self._num_cached = cost, num_cached
         self._known: dict[int, float] = {0: 0.0}
 

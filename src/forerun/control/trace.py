@@ -16,7 +16,8 @@ TRACE_BEGINS = '{"pass": '
 
 
 class TracedPolicy:
-    """Plans as `policy` does and hands `write` a line (ending in a newline) after every pass.
+    """Plans as `policy` does and hands `write` a line (ending in a newline) after every pass; `close` is called when
+    nothing more will come.
 
     {"pass": number, "sequences": [{"id", "length", "source", "k", "read", "offered", "proposed", "accepted",
     "emitted"}], "predicted": {"milliseconds", "num_tokens", "plain_ms", "plain_tokens", "purpose"} or null for a policy
@@ -24,13 +25,19 @@ class TracedPolicy:
     `offered` are the sources that could have drafted, with the most tokens that each could; times in milliseconds.
     """
 
-    def __init__(self, policy: Policy, write: Callable[[str], object]) -> None:
-        self.policy, self._write = policy, write
+    def __init__(
+        self, policy: Policy, write: Callable[[str], object], close: Callable[[], object] = lambda: None
+    ) -> None:
+        self.policy, self._write, self._close = policy, write, close
         self._num_passes = 0
         self._planned: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
         return f"TracedPolicy({self.policy!r})"
+
+    def close(self) -> None:
+        """Nothing more comes: `LLM.close` calls it."""
+        self._close()
 
     def plan(
         self, sequences: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], load: Load

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forerun.bench.weights import bytes_per_pass
 from forerun.bench.workloads import RandomIds, Task
+from forerun.drafting import COPIERS
 from forerun.errors import ParameterError, PromptError, VocabularyMismatchError
 from forerun.llm import LLM, Prompt
 from forerun.loading import choose_draft
@@ -72,6 +73,12 @@ def prepare(target: str, drafts: Sequence[str], loading: Loading, progress: Prog
     for name in (target, *drafts):
         if parse_shape(name) is not None:
             raise ParameterError("for", f"{name} is a shape, without weights to measure", "for example --for a100")
+    for name in drafts:
+        if name in COPIERS:
+            raise ParameterError(
+                "draft", f"{name} is the name of a drafter that every plan has",
+                f"leave it out, or give the path of a model (./{name})",
+            )  # fmt: skip
     files = {target: resolve(target, mirror=loading.mirror, progress=progress)}
     tokenizer = load_tokenizer(files[target].path)
     common: dict[str, Any] = {"device": loading.device, "dtype": loading.dtype}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any
@@ -11,7 +11,7 @@ from forerun.bench.rounds import Report
 from forerun.bench.run import check_room
 from forerun.bench.summary import PLAIN
 from forerun.checks import real, whole
-from forerun.drafting import Drafter, LookupDrafter, SuffixDrafter
+from forerun.drafting import COPIERS
 from forerun.planning.arithmetic import BATCHES, CONTEXTS
 from forerun.planning.measure import Measurement, Source, model_source, num_tokens_at_most
 from forerun.planning.memory import installed, needs
@@ -24,8 +24,6 @@ from forerun.planning.shapes import Shape
 from forerun.runtime.base import Model
 from forerun.types import CostCurve, Round
 
-FREE_DRAFTERS: dict[str, Callable[[], Drafter]] = {"lookup": LookupDrafter, "suffix": SuffixDrafter}
-"""Drafters that cost no passes, by name: a new one is one more line. They are part of every plan."""
 BATCH_CONTEXT = 1024
 """Cached tokens of each sequence where the gain is told by batch."""
 
@@ -72,7 +70,7 @@ def plan(
     most = num_tokens_at_most(asked.num_tokens, longest)
     check_room({"the plan": list(prompts)}, most, target.model.capabilities.context_length)
     sources = [model_source(draft.name, draft.model) for draft in drafts]
-    sources += [Source(name, make) for name, make in FREE_DRAFTERS.items()]
+    sources += [Source(name, make) for name, make in COPIERS.items()]
     sampling = {"temperature": asked.temperature}
     session = Measurement(target.model, tokenizer, sources, asked.ks, sampling).run(
         prompts, asked.num_tokens, asked.context, report
@@ -96,7 +94,7 @@ class _Summary:
         self.target, self.drafts, self.session, self.asked = target, drafts, session, asked
         self.longest = max(asked.ks)
         self.ks = sorted({0, *asked.ks})
-        self.names = [*(draft.name for draft in drafts), *FREE_DRAFTERS]
+        self.names = [*(draft.name for draft in drafts), *COPIERS]
         self.curves = {target.name: session.curve("target")}
         self.curves |= {draft.name: session.curve("draft", draft.name) for draft in drafts if self.longest}
         self.surfaces = {
@@ -157,7 +155,7 @@ class _Summary:
         return self.session.variant(name, self.longest).texts if self.longest else self.plain.texts
 
     def _draft_curve(self, name: str) -> CostCurve | None:
-        return None if name in FREE_DRAFTERS else self.curves.get(name)
+        return None if name in COPIERS else self.curves.get(name)
 
     def _host(self, name: str) -> Host:
         plain = self.plain.other_ms.mean(0)
@@ -194,7 +192,7 @@ class _Summary:
         return {str(rows): value for rows, value in sorted((wide | timed).items())}
 
     def _gain(self, name: str, sequences: int, context: int) -> dict[str, Any]:
-        draft = None if name in FREE_DRAFTERS else self.surfaces[name]
+        draft = None if name in COPIERS else self.surfaces[name]
         predictions = self.predictions[name]
         tokens = {k: one.tokens_per_round for k, one in predictions.items()}
         drafting = Drafting(draft, self.costs[name].host, tokens, predictions[self.longest].drafting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forerun.bench.summary import PLAIN
 from forerun.control import AdaptiveLength, FixedLength, Policy
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter, StackDrafter, SuffixDrafter
+from forerun.drafting import COPIERS, Drafter, ModelDrafter, StackDrafter, SuffixDrafter
 from forerun.runtime.base import Model
 
 COLD, WARM = "adaptive cold", "adaptive warm"
@@ -15,8 +15,6 @@ ADAPTIVE = (COLD, WARM)
 MODEL_K = (1, 2, 3, 5)
 COPY_K = (4, 12)
 """Speculation lengths of fixed choices: each token of a draft model costs a pass, copied ones cost nothing."""
-
-COPIERS = ("lookup", "suffix")
 
 Parts = tuple[Drafter | None, Policy]
 Make = Callable[[], Parts]
@@ -36,11 +34,6 @@ class Contender:
     def is_fixed(self) -> bool:
         """Whether it drafts the same way in every round."""
         return self.name != PLAIN and self.name not in ADAPTIVE
-
-
-def copier(name: str) -> Drafter:
-    """A drafter that copies earlier text, by its name in COPIERS."""
-    return LookupDrafter() if name == "lookup" else SuffixDrafter()
 
 
 def adaptive_parts(target: Model, draft: Model | None, window: int | None = None) -> Parts:
@@ -74,6 +67,6 @@ def contenders(draft: Model | None, adaptive: Make, window: int | None = None) -
         own = ModelDrafter(draft, window)
         found += [fixed("model", k, own) for k in MODEL_K]
     for name in COPIERS:
-        copies = copier(name)
+        copies = COPIERS[name]()
         found += [fixed(name, k, copies) for k in COPY_K]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from forerun.bench.cells.figures import NEAR_BEST, NEVER_SLOWER
+from forerun.bench.cells.figures import MIN_BLOCKS, NEAR_BEST, NEVER_SLOWER
 from forerun.bench.summary import PLAIN
 from forerun.bench.variants import PARTS
 
@@ -71,8 +71,12 @@ def verdicts(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str, list[str]]]
 
 
 def interval(ratio: Mapping[str, Any] | None) -> str:
-    """A ratio with its interval."""
-    return "-" if ratio is None else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
+    """A ratio with its interval, which so few blocks as get no verdict do not have."""
+    if ratio is None:
+        return "-"
+    if min(ratio["blocks"]) < MIN_BLOCKS:
+        return f"{ratio['ratio']:.3f} (too few)"
+    return f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
 
 
 def _title(figures: Mapping[str, Any]) -> str:
