@@ -88,7 +88,7 @@ def test_vllms_counters_have_its_names_labels_and_values(metered: Serving) -> No
         assert gained(f"{SPECULATION}accepted_tokens_per_pos_total", position=str(position)) == expected
     # what is made of them by vLLM's own recipe is what the request says of itself
     assert num_accepted / sum(proposed for proposed, _ in drafts) == pytest.approx(own["acceptance_rate"])
-    names = {name for name, _ in gained.samples if name.startswith("vllm:") and name.endswith("_total")}
+    names = {name for name, _ in gained.samples if name.startswith("vllm:spec") and name.endswith("_total")}
     assert names == {
         f"{SPECULATION}{name}_total"
         for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")

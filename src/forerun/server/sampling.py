@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +13,7 @@ from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.requests import REFUSED, WITHOUT_EFFECT, ChatRequest, CompletionRequest, ResponseFormat, Sampled
-from forerun.server.tools import CLOSE, ToolWish
+from forerun.server.tools import ToolWish
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 MOST_LOGPROBS = 20
@@ -58,8 +58,6 @@ def understood(
     if tenant is not None:
         given["tenant"] = tenant
     params = SamplingParams.from_keywords(given)
-    if wish is not None and wish.only_one:
-        params = replace(params, stop=(*params.stops, CLOSE))
     explains = bool(request.speculation and request.speculation.explain)
     return Asked(params, _service(request, config.deadline_s, sources), warnings, explains)
 
