@@ -171,6 +171,7 @@ def bench_command(
     })  # fmt: skip
     wanted = adjusted(modes, context_of_flags, {"drafters": drafters, "k": k, "prompts": prompts, "draft": draft})
     if modes.load:
+        whole("prompts", wanted["prompts"], 1, None, "a whole number of at least 1")
         _writable({"output": output, "texts": texts})
         names = tuple(servers or ["forerun"])
         asked_for = LoadSettings(

@@ -52,8 +52,8 @@ class Block:
 
 
 def run_block(server: Server, asks: Sequence[Ask], turns: Turns, num_clients: int, seconds: float) -> Block:
-    """Load `server` for its warm-up and `seconds` more. What runs at the end is cut; Ctrl-C ends it sooner. Comes back
-    when the server has nothing left to do."""
+    """Load `server` for its warm-up and `seconds` more, and until something was answered. What runs at the end is cut;
+    Ctrl-C ends it sooner. Comes back when the server has nothing left to do."""
     over = threading.Event()
     clients = [Client(server.url, server.model) for _ in range(num_clients)]
     answers: list[list[Answer]] = [[] for _ in clients]
@@ -76,14 +76,14 @@ def run_block(server: Server, asks: Sequence[Ask], turns: Turns, num_clients: in
     try:
         time.sleep(max(0.0, start - perf_counter()))
         before = server.cpu_s(), time.process_time()
-        while (left := block.end - perf_counter()) > 0 and server.is_alive:
+        while ((left := block.end - perf_counter()) > 0 or not any(answers)) and server.is_alive:
             _note_memory(block, server)
-            time.sleep(min(SAMPLE_S, left))
+            time.sleep(min(SAMPLE_S, max(left, 0.01)))
         _note_memory(block, server)
         block.cpu = _since(before, server)
     except KeyboardInterrupt:
         block.interrupted = True
-    block.end = min(block.end, perf_counter())
+    block.end = perf_counter()
     over.set()
     for client in clients:
         client.cut()

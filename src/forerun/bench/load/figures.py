@@ -107,8 +107,10 @@ def text_figures(
     checked: Sequence[tuple[Answer, Fault | None]], asks: Sequence[Ask], must_equal: bool
 ) -> dict[str, Any]:
     """How many texts are plain decoding's, and what is wrong with the others. Where they need not be, only greedy ones
-    are told of."""
-    compared = [(one, fault) for one, fault in checked if must_equal or asks[one.index].seed is None]
+    that came whole are told of."""
+    compared = [
+        (one, fault) for one, fault in checked if must_equal or (asks[one.index].seed is None and one.end == "done")
+    ]
     faults = [fault for _, fault in compared if fault is not None]
     figures: dict[str, Any] = {
         "must_equal": must_equal,

@@ -22,6 +22,8 @@ START_S = 900.0
 STOP_S = 90.0
 IDLE_S = 60.0
 """How long a server may go on computing after its clients have gone, before the next one is measured all the same."""
+UNKNOWN_S = 0.5
+"""The same for a server whose process is not known."""
 OWN = "forerun"
 NEED = "NAME=COMMAND with {port} in it, or NAME=http://HOST:PORT [pid=N]"
 
@@ -127,7 +129,7 @@ class Server:
                 return
             before = now
         if before is None:
-            time.sleep(1.0)
+            time.sleep(UNKNOWN_S)
 
     def _start(self) -> None:
         port = free_port()
