@@ -21,12 +21,18 @@ import httpx
 import pytest
 from tests.server.serving import PATIENCE_S, Serving, wait_for
 
+from forerun.loading import load
 from forerun.server.app import REFUSED
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-COMMANDS = [line.strip() for line in re.findall(r"^ {4}\S.*$", PAGE, re.MULTILINE)]
+COMMANDS = [
+    line.strip()
+    for line in re.findall(
+        r"^ {4}\S.*$", re.sub(r"^```.*?^```", "", PAGE, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+]
 DEFAULT = "http://127.0.0.1:8000"
 
 
@@ -76,7 +82,12 @@ def test_the_example_of_the_openai_client(served: Serving) -> None:
     assert shown.getvalue()
 
 
-def test_the_wishes_and_explanations_of_speculation(served: Serving) -> None:
+def test_the_wishes_and_explanations_of_speculation(models: tuple[Path, Path]) -> None:
+    with Serving(load(models[0], drafter="lookup")) as served:
+        _check_speculation(served)
+
+
+def _check_speculation(served: Serving) -> None:
     (wish,), (shown,) = (map(json.loads, blocks("json", f'{{"{name}"')) for name in ("speculation", "forerun"))
     plain = served.completion("the water is", temperature=0, max_tokens=30)
     found = served.completion("the water is", temperature=0, max_tokens=30, **wish)
