@@ -23,6 +23,23 @@ ENDS = ("close", "reset", "half", "cut", "first", "whole")
 """How a rapid client ends: at once, with a reset, by sending no more, in the middle of its request, after the first
 bytes of its answer, or at once without having asked for a stream."""
 
+MANY_RULES = "\n".join(f'r{i} ::= "a"{{0,{i}}} r{(i + 1) % 400} | "b"' for i in range(400))
+EXPLODING: list[dict[str, Any]] = [
+    {"regex": "(a|b|ab)*c(a|b|ab){90}"},
+    {"regex": "((((a{0,99}){0,99}){0,99}){0,99}){0,99}b"},
+    {"regex": "(.{0,200}x){0,200}"},
+    {"grammar": 'root ::= ("a" | "b" root){0,99} root2\nroot2 ::= ("c"{0,99} "d"){0,99}'},
+    {"grammar": "root ::= " + " | ".join(f"r{i}" for i in range(400)) + "\n" + MANY_RULES},
+    {"guided_json": {"allOf": [{"anyOf": [{"properties": {f"{s}{i}": {}}} for s in "ab"]} for i in range(30)]}},
+    {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(400)}}},
+    {"guided_json": {"type": "array", "minItems": 900, "maxItems": 9000, "items": {"type": "string", "maxLength": 9}}},
+    {"guided_json": {"enum": [f"{i * 7919}" for i in range(20_000)]}},
+    {"guided_choice": [f"{i * 7919} of many" for i in range(20_000)]},
+    {"guided_json": {"$ref": "#/$defs/a", "$defs": {
+        "a": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/a"}}, {"type": "null"}] * 40}}}},
+]  # fmt: skip
+"""Wishes whose states are many: to be refused, or to be followed in bounded time."""
+
 
 class Client:
     """A connection of its own, spoken to byte by byte."""

@@ -1,4 +1,5 @@
-"""Faults at full size against a server of its own process: 10,000 rapid cancels and bodies of 100 MB.
+"""Faults at full size against a server of its own process: 10,000 rapid cancels, bodies of 100 MB, grammars that
+explode.
 
     PYTHONPATH=src:. python -m tests.server.faults_run                     # a few minutes; a table of what it held
     PYTHONPATH=src:. python -m tests.server.faults_run --cancels 500 --megabytes 20
@@ -11,14 +12,18 @@ same in small.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 from tests.models.tiny_gguf import write_tiny_gguf
-from tests.server.faults import Client, Process, cancel_many
+from tests.server.faults import COMPLETIONS, EXPLODING, Client, Process, cancel_many
+from tests.server.serving import PATIENCE_S
 
 MIB = 2**20
 SLACK_KIB = 24 * 1024
@@ -31,14 +36,16 @@ class Neighbour:
     def __init__(self, server: Process) -> None:
         self._server, self._is_over = server, threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.num_asked, self.longest_s = 0, 0.0
+        self.num_asked, self.num_refused, self.longest_s = 0, 0, 0.0
         self.wrong: list[str] = []
         self.expected = self._ask()
 
     def _ask(self) -> str:
         asked = {"prompt": "into the long way of people", "max_tokens": 60, "seed": 5, "temperature": 1}
         response = self._server.post(**asked)
-        return response.json()["choices"][0]["text"] if response.status_code == 200 else f"status {response.status_code}"
+        return (
+            response.json()["choices"][0]["text"] if response.status_code == 200 else f"status {response.status_code}"
+        )
 
     def _run(self) -> None:
         while not self._is_over.is_set():
@@ -75,7 +82,7 @@ def rapid_cancels(server: Process, num: int) -> None:
             cancel_many(server.url, num // 4)
         seconds = time.perf_counter() - started
         after = server.settle()
-        rate = f"{num // 4 / seconds:.0f} clients/s, neighbour {neighbour.num_asked} right, {neighbour.longest_s:.2f} s"
+        rate = f"{num // 4 / seconds:.0f} clients/s, neighbour {neighbour.num_asked} right"
         show(f"after {(part + 1) * (num // 4)} cancels", after, rate)
     assert after["threads"] <= before["threads"], "threads are left over"
     assert after["files"] <= before["files"] + 4, "files are left over"
@@ -117,6 +124,48 @@ def large_bodies(server: Process, megabytes: int) -> None:
     assert neighbour.num_asked
 
 
+def grammars(server: Process) -> None:
+    """What a stream feels of grammars that explode: its longest silence, and how long each takes to be refused."""
+    asked = {"prompt": "the water", "temperature": 0, "max_tokens": 480, "ignore_eos": True, "stream": True}
+    print(f"longest silence of a stream: {1e3 * _longest_silence(server, asked, None):.0f} ms alone")
+    for wish in EXPLODING:
+        started = time.perf_counter()
+        status: list[int] = []
+
+        def compiled(wish: dict[str, Any] = wish, status: list[int] = status) -> None:
+            status.append(server.post(prompt="a", max_tokens=3, **wish).status_code)
+
+        silence = _longest_silence(server, asked, compiled)
+        seconds = time.perf_counter() - started
+        print(
+            f"{str(wish)[:60]:60} {1e3 * silence:.0f} ms beside it; status {status[0]} after {seconds:.2f} s",
+            flush=True,
+        )
+
+
+def _longest_silence(server: Process, asked: dict[str, Any], work: Callable[[], None] | None) -> float:
+    """Seconds, over streams that are asked for one after the other until `work` is done, or over one of them."""
+    thread = threading.Thread(target=work or (lambda: None))
+    longest, texts = 0.0, set()
+    is_first = True
+    while is_first or thread.is_alive():
+        parts: list[str] = []
+        with httpx.stream("POST", server.url + COMPLETIONS, json=asked, timeout=PATIENCE_S) as response:
+            last = None
+            for line in response.iter_lines():
+                now = time.perf_counter()
+                if is_first:
+                    thread.start()
+                    is_first = False
+                if line.startswith("data: {"):
+                    longest, last = max(longest, now - (last or now)), now
+                    parts.append(json.loads(line[6:])["choices"][0]["text"])
+        texts.add("".join(parts))
+    thread.join()
+    assert len(texts) == 1, "a text has changed"
+    return longest
+
+
 def _dripping() -> Iterator[bytes]:
     """A byte a tenth of a second, without end."""
     while True:
@@ -139,6 +188,7 @@ def main() -> None:
         with Process(str(target), "--draft", str(draft), "--config", str(settings)) as server:
             rapid_cancels(server, args.cancels)
             large_bodies(server, args.megabytes)
+            grammars(server)
             server.stop()
             code = server.ended()
             print("exit code", code)
