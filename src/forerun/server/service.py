@@ -18,7 +18,7 @@ from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.forms import ready_chat
-from forerun.server.jobs import Job, Mailbox, Ticket
+from forerun.server.jobs import Bell, Job, Mailbox, Ticket
 from forerun.server.metrics import MeteredPolicy, Metrics
 from forerun.server.prompts import conversation, prompts_of
 from forerun.server.requests import ChatRequest, CompletionRequest
@@ -46,6 +46,7 @@ class Service:
         self.worker = Worker(llm, config.max_requests, self._note_end)
         self.spelling = Spelling(llm.tokenizer)
         self._created = int(time())
+        self._bell: Bell | None = None
         self.context_length = llm.engine.target.capabilities.context_length
         # Texts are read in one pool and grammars compiled in another, so that a grammar of seconds holds up no prompt.
         self._reading = ThreadPoolExecutor(4, "forerun-reading")
@@ -127,7 +128,9 @@ class Service:
         params = asked.params
         if params.is_structured or params.bad_words or may_call:
             params = await loop.run_in_executor(self._compiling, ready)
-        mailbox = Mailbox(loop)
+        if self._bell is None or self._bell.loop is not loop:
+            self._bell = Bell(loop)
+        mailbox = Mailbox(self._bell)
         jobs = [
             Job(ids, params, asked.service, mailbox, number, is_chat, asked.explains)
             for number, ids in enumerate(prompts)
