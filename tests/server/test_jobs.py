@@ -29,7 +29,7 @@ def test_many_letters_of_one_step_ring_once() -> None:
             await asyncio.sleep(0)
             assert len(rings) == 2, "what comes later rings again"
         finally:
-            del loop.call_soon_threadsafe  # type: ignore
+            del loop.call_soon_threadsafe
 
     asyncio.run(run())
 
