@@ -73,6 +73,9 @@ SECTIONS: list[tuple[str, list[Panel]]] = [
             ("places", "sum (forerun_sequences_limit{})"), ("held", "sum (forerun_requests_held{})"),
             ("held at most", "sum (forerun_requests_limit{})"),
         ]),
+        ("Preemptions", "ops", "Sequences that gave way for want of memory or places: freed, and read again later.", [
+            ("preempted", "sum (forerun_preemptions_total[])"),
+        ]),
         ("Ended", "ops", "Requests by what ended them.", [
             ("{{outcome}}", "sum by (outcome) (forerun_requests_total[])"),
         ]),

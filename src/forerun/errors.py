@@ -59,14 +59,19 @@ class PromptError(InputError):
 
 
 class ContextLengthError(InputError):
-    """The prompt leaves no room in the model's context (`context_length_exceeded`)."""
+    """The prompt leaves no room in the model's context, or in the memory there is (`context_length_exceeded`).
 
-    def __init__(self, num_tokens: int, context_length: int) -> None:
-        self.num_tokens, self.context_length = num_tokens, context_length
+    `context_length` is the smaller of the two; `max_cached`, where it is the memory's bound on cached tokens.
+    """
+
+    def __init__(self, num_tokens: int, context_length: int, max_cached: int | None = None) -> None:
+        self.num_tokens, self.context_length, self.max_cached = num_tokens, context_length, max_cached
+        holder = "the context holds" if max_cached is None else "the memory for caches (max_cached) holds"
+        remedy = f"shorten the prompt to {context_length - 1} tokens or fewer"
         super().__init__(
-            f"context_length_exceeded: the prompt has {num_tokens} tokens and the context holds {context_length}",
+            f"context_length_exceeded: the prompt has {num_tokens} tokens and {holder} {context_length}",
             "at least one position must be left for the first new token",
-            f"shorten the prompt to {context_length - 1} tokens or fewer",
+            remedy if max_cached is None else f"{remedy}, or allow more with --max-cached",
         )
 
 

@@ -169,6 +169,12 @@ class LLM:
             return params
         return replace(params, regex=None, json_schema=None, grammar=None, one_of=None, constraint=grammar)
 
+    def grammar(self, kind: str, given: Any) -> Grammar:
+        """The compiled grammar of what was given for the parameter `kind` (json_schema, ...), or of a `Form` (kind
+        "form"): for `constraint`. May take seconds; any thread may do it."""
+        self._need_tokenizer()
+        return self._grammars.get(kind, given)
+
     def close(self) -> None:
         """Cancel what is running and let go of the models (`engine` is gone). Further calls are refused."""
         with self._lock:

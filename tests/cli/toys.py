@@ -50,6 +50,7 @@ class ByteTokenizer:
 
     vocabulary_size = SIZE
     eos_ids = (EOS,)
+    chat_template: str | None = None
     parts = SimpleNamespace(control_ids=frozenset({EOS}), added_ids=frozenset({EOS}))
 
     def __init__(self, has_template: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.helpers import complete, run
 
@@ -138,8 +139,65 @@ def test_one_text_may_have_all_memory_and_no_more() -> None:
     alone = add(of, num=50)
     run(of)
     assert (len(alone.tokens), alone.finish_reason) == (30, "length")
-    with pytest.raises(ContextLengthError, match="30"):
+    with pytest.raises(
+        ContextLengthError, match=r"caches \(max_cached\) holds 30\..*29 tokens.*or allow more with --max-"
+    ):
         of.add([1] * 30, SamplingParams(max_tokens=1))
+
+
+def test_the_smaller_of_context_and_memory_is_what_is_named() -> None:
+    target = ToyModel(lambda tokens: np.zeros(6), 6, 40)
+    for max_cached, said in ((None, "the context holds 40"), (40, "the context holds 40"), (20, "caches .* holds 20")):
+        with pytest.raises(ContextLengthError, match=said) as caught:
+            engine(target, max_cached=max_cached).add([1] * 50, SamplingParams(max_tokens=1))
+        assert ("--max-cached" in str(caught.value)) == (max_cached == 20)
+
+
+class Remembering(FixedLength):
+    """Notes whom it was told of, and who has ended, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.told: list[tuple[str, tuple[int, ...]]] = []
+
+    def update(self, rounds: Any, step: Any) -> None:
+        self.told.append(("rounds", tuple(done.sequence_id for done in rounds)))
+
+    def release(self, *sequence_ids: int) -> None:
+        self.told.append(("ended", sequence_ids))
+
+
+def test_policies_are_told_at_once_who_has_ended() -> None:
+    """Behind the last round of a text, and at once where it is cancelled, fails, or was never begun."""
+    policy = Remembering()
+    of = Engine(model(), LookupDrafter(), policy, scheduler=Scheduler(max_sequences=3))
+    finished, cancelled, waiting = add(of, num=2), add(of, num=50), add(of, num=50, deadline=perf_counter() + 900)
+    never = add(of, num=50)
+    of.cancel(never.sequence_id)
+    assert policy.told == [("ended", (never.sequence_id,))]
+    while finished.finish_reason is None:
+        of.step()
+    assert policy.told[-1] == ("ended", (finished.sequence_id,))
+    assert finished.sequence_id in policy.told[-2][1]
+    of.cancel(cancelled.sequence_id)
+    assert policy.told[-1] == ("ended", (cancelled.sequence_id,))
+    of._deadlines[waiting.sequence_id] = 0.0
+    of.step()
+    assert policy.told[-1] == ("ended", (waiting.sequence_id,))
+    ended = [one for what, ids in policy.told if what == "ended" for one in ids]
+    assert sorted(ended) == sorted(one.sequence_id for one in (finished, cancelled, waiting, never))
+
+
+def test_those_who_give_way_are_counted() -> None:
+    of = engine(max_sequences=1)
+    slow = add(of, priority=5)
+    of.step()
+    assert of.scheduler.num_preempted == 0
+    add(of, priority=1)
+    of.step()
+    assert of.scheduler.num_preempted == 1
+    run(of)
+    assert (slow.finish_reason, of.scheduler.num_preempted) == ("length", 1)
 
 
 @pytest.mark.parametrize("num_steps", range(1, 9))

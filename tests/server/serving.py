@@ -108,9 +108,9 @@ def slow_llm(seconds: float = 0.03, gate: threading.Event | None = None, fail: C
     return LLM(ToyModel(logits_of, SIZE, 4096), ByteTokenizer())  # type: ignore[arg-type]
 
 
-def scripted_llm(text: str) -> LLM:
+def scripted_llm(text: str, opening: str = "", drafter: Any = None) -> LLM:
     """A toy that answers every chat and prompt with `text`, a byte a token, and ends. Each of several texts of one
-    request gets the same."""
+    request gets the same. Its chats end in `opening`, "<think>" of a model that always thinks."""
     script = [*text.encode(), EOS]
 
     def logits_of(tokens: tuple[int, ...]) -> np.ndarray:
@@ -121,16 +121,28 @@ def scripted_llm(text: str) -> LLM:
     def _num_after(tokens: tuple[int, ...]) -> int:
         marker = tuple(b"<a>")
         at = next((i for i in range(len(tokens) - 3, -1, -1) if tokens[i : i + 3] == marker), None)
-        return len(tokens) - (1 if at is None else at + 3)
+        if at is None:
+            return len(tokens) - 1
+        rest = bytes(tokens[at + 3 :])  # bytes alone: the end of the text is the last token there is
+        for shown in (f"{opening}</think>\n\n", opening) if opening else ():
+            if rest.startswith(shown.encode()):
+                return len(rest) - len(shown)
+        return len(rest)
 
-    return LLM(ToyModel(logits_of, SIZE, 4096), ChattyTokenizer())  # type: ignore[arg-type]
+    return LLM(ToyModel(logits_of, SIZE, 4096), ChattyTokenizer(opening), drafter)  # type: ignore[arg-type]
 
 
 class ChattyTokenizer(ByteTokenizer):
-    """The toys' tokenizer, whose chats end in <a>, and which is asked as a real one is."""
+    """The toys' tokenizer, whose chats end in <a>, and which is asked as a real one is. Those of a model that thinks
+    end in `opening`, and close it where no thoughts are wanted."""
 
-    def encode_chat(self, messages: Sequence[Any], **extra: Any) -> list[int]:
-        return self.encode("".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>")
+    def __init__(self, opening: str = "") -> None:
+        super().__init__()
+        self.opening, self.chat_template = opening, opening
+
+    def encode_chat(self, messages: Sequence[Any], enable_thinking: bool = True, **extra: Any) -> list[int]:
+        end = self.opening if enable_thinking or not self.opening else f"{self.opening}</think>\n\n"
+        return self.encode("".join(f"<{m['role'][0]}>{m['content']}" for m in messages) + "<a>" + end)
 
     def decode(self, ids: Sequence[int], **settings: Any) -> str:
         return bytes(one for one in ids if one < 256).decode(errors="replace")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.server.serving import Serving, reasons_of, scripted_llm, text_of
+from tests.server.serving import Serving, reasons_of, text_of
 
 from forerun.llm import LLM
 
@@ -169,97 +169,3 @@ def test_grammars_that_cannot_be_are_refused_by_name(served: Serving, wanted: An
     for stream in (False, True):
         error = served.post(CHAT, 400, messages=HELLO, max_tokens=5, stream=stream, **wanted)["error"]
         assert words in error["message"]
-
-
-# -- calls -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str)
-def test_forced_calls_are_calls_streamed_or_not(served: Serving, choice: Any) -> None:
-    asked = {"tools": [WEATHER], "tool_choice": choice, "seed": 3, "max_tokens": 400}
-    found = served.chat(HELLO, **asked)["choices"][0]
-    assert found["finish_reason"] == "tool_calls"
-    assert found["message"]["content"] is None
-    (call,) = found["message"]["tool_calls"]
-    assert call["function"]["name"] == "weather"
-    assert json.loads(call["function"]["arguments"])["city"] in ("Oslo", "Rome")
-    chunks = served.stream(CHAT, messages=HELLO, **asked)
-    deltas = [one for chunk in chunks for one in chunk["choices"][0]["delta"].get("tool_calls", ())]
-    assert [one["function"].get("name") for one in deltas if "id" in one] == ["weather"]
-    assert {one["index"] for one in deltas} == {0}
-    assert "".join(one["function"]["arguments"] for one in deltas) == call["function"]["arguments"]
-    assert reasons_of(chunks) == {0: "tool_calls"}
-
-
-def call_of(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        ("Hello there.", "Hello there.", []),
-        (call_of("clock"), None, [("clock", {})]),
-        ("Let me look.\n" + call_of("weather", city="Oslo"), "Let me look.", [("weather", {"city": "Oslo"})]),
-        (call_of("clock") + "\n" + call_of("clock", at='"}{"'), None, [("clock", {}), ("clock", {"at": '"}{"'})]),
-        (call_of("unknown"), call_of("unknown"), []),
-        ("<tool_call>no json</tool_call> then", "<tool_call>no json</tool_call> then", []),
-        ('<tool_call>{"arguments": {"a": 1}, "name": "clock"}</tool_call>', None, [("clock", {"a": 1})]),
-        ("a < b and <tool", "a < b and <tool", []),
-    ],
-)
-def test_calls_are_found_in_texts(text: str, content: str | None, calls: list[tuple[str, Any]]) -> None:
-    with Serving(scripted_llm(text)) as one:
-        asked = {"tools": [WEATHER, CLOCK], "temperature": 0, "max_tokens": 300}
-        found = one.chat("hi", **asked)["choices"][0]
-        assert found["message"]["content"] == content
-        assert [_call(call) for call in found["message"].get("tool_calls", ())] == calls
-        assert found["finish_reason"] == ("tool_calls" if calls else "stop")
-        chunks = one.stream(CHAT, **asked)
-        assert text_of(chunks) == (content or "")
-        merged: dict[int, list[str]] = {}
-        for chunk in chunks:
-            for part in chunk["choices"][0]["delta"].get("tool_calls", ()):
-                name, arguments = merged.setdefault(part["index"], ["", ""])
-                function = part["function"]
-                merged[part["index"]] = [name + (function.get("name") or ""), arguments + function["arguments"]]
-        assert [(name, json.loads(arguments)) for name, arguments in merged.values()] == calls
-
-
-def test_one_call_alone_ends_the_text() -> None:
-    with Serving(scripted_llm(call_of("clock") + call_of("clock"))) as one:
-        found = one.chat("hi", tools=[CLOCK], temperature=0, parallel_tool_calls=False)["choices"][0]
-        assert len(found["message"]["tool_calls"]) == 1
-        assert found["finish_reason"] == "tool_calls"
-
-
-def _call(call: Any) -> tuple[str, Any]:
-    assert call["id"].startswith("call_")
-    assert call["type"] == "function"
-    return call["function"]["name"], json.loads(call["function"]["arguments"])
-
-
-# -- reasoning ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "reasoning", "content"),
-    [
-        ("<think>\nWell.</think>\n\nYes.", "\nWell.", "Yes."),
-        ("  <think>a < b</think>c", "a < b", "c"),
-        ("Yes <think> no", None, "Yes <think> no"),
-        ("<think>cut", "cut", ""),
-    ],
-)
-def test_reasoning_stands_apart(text: str, reasoning: str | None, content: str) -> None:
-    with Serving(scripted_llm(text)) as one:
-        found = one.chat("hi", temperature=0, max_tokens=100)
-        message = found["choices"][0]["message"]
-        assert message.get("reasoning_content") == reasoning
-        assert message["content"] == content
-        details = found["usage"].get("completion_tokens_details", {"reasoning_tokens": 0})
-        assert (details["reasoning_tokens"] > 0) == (reasoning is not None)
-        chunks = one.stream(CHAT, temperature=0, max_tokens=100)
-        assert text_of(chunks) == content
-        deltas = [chunk["choices"][0]["delta"].get("reasoning_content", "") for chunk in chunks]
-        assert "".join(deltas) == (reasoning or "")

@@ -88,7 +88,7 @@ def test_vllms_counters_have_its_names_labels_and_values(metered: Serving) -> No
         assert gained(f"{SPECULATION}accepted_tokens_per_pos_total", position=str(position)) == expected
     # what is made of them by vLLM's own recipe is what the request says of itself
     assert num_accepted / sum(proposed for proposed, _ in drafts) == pytest.approx(own["acceptance_rate"])
-    names = {name for name, _ in gained.samples if name.startswith("vllm:") and name.endswith("_total")}
+    names = {name for name, _ in gained.samples if name.startswith("vllm:spec") and name.endswith("_total")}
     assert names == {
         f"{SPECULATION}{name}_total"
         for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
@@ -237,6 +237,43 @@ def test_the_gauges_are_the_schedulers(models: tuple[Path, Path]) -> None:
         assert [stream.has_begun for stream in streams] == [True, True, False]
 
 
+def test_preemptions_are_counted_under_both_names_and_the_policy_forgets_who_has_ended(
+    models: tuple[Path, Path],
+) -> None:
+    from forerun.control import AdaptiveLength
+    from forerun.engine import Service as Wishes
+    from forerun.sampling import SamplingParams
+    from forerun.server.config import ServerConfig
+    from forerun.server.run import prepare
+    from forerun.server.service import Service
+
+    with load(models[0], draft=models[1]) as llm:
+        config = ServerConfig(max_running=1)
+        prepare(llm, config)
+        policy = llm.engine.policy
+        assert isinstance(policy, AdaptiveLength)
+        service = Service(llm, config, "tiny")
+        params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=0)
+        streams = [llm.open([5, 6, 7], params, service=Wishes(priority=9))]
+        for _ in range(3):
+            llm.pump()
+        (first,) = policy._known
+        streams.append(llm.open([5, 6, 8], params))
+        for _ in range(3):
+            llm.pump()
+        for _ in range(2):  # read twice: what was counted stays counted once
+            service.refresh_metrics()
+            now = Readings(service.metrics.text().decode())
+            assert now("forerun_preemptions_total") == now("vllm:num_preemptions_total") == 1
+        assert first in policy._known
+        streams[0].close()
+        assert first not in policy._known
+        while llm.pump():
+            pass
+        assert not policy._known
+        assert not policy._pending
+
+
 class Foreteller(FixedLength):
     """A policy that expected something."""
 
@@ -290,14 +327,60 @@ def exposed() -> dict[str, set[str]]:
     return found
 
 
+def _check_board(board: dict[str, Any]) -> None:
+    """What Grafana needs to import a dashboard and to draw its panels."""
+    assert isinstance(board["schemaVersion"], int)
+    assert board["schemaVersion"] >= 36, "data sources as objects"
+    assert board["uid"]
+    assert board["title"]
+    assert "id" not in board, "Grafana gives ids itself"
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert all(isinstance(one, int) and one > 0 for one in ids)
+    variables = {one["name"]: one for one in board["templating"]["list"]}
+    sources = [name for name, one in variables.items() if one["type"] == "datasource"]
+    assert sources == ["source"]
+    assert variables["source"]["query"] == "prometheus"
+    source = {"type": "prometheus", "uid": "$source"}
+    assert all(one["datasource"] == source for one in variables.values() if one["type"] == "query")
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        assert place.keys() == {"x", "y", "w", "h"}
+        assert all(isinstance(one, int) and one >= 0 for one in place.values())
+        assert place["w"] > 0
+        assert place["h"] > 0
+        assert place["x"] + place["w"] <= 24
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        assert not cells & taken, f"{panel['title']} lies over another panel"
+        taken |= cells
+        if panel["type"] == "row":
+            assert panel["panels"] == []
+            continue
+        assert panel["type"] == "timeseries"
+        assert panel["datasource"] == source
+        assert panel["title"]
+        assert panel["description"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+        references = [target["refId"] for target in panel["targets"]]
+        assert references
+        assert len(set(references)) == len(references)
+        assert all(target["expr"] and target["legendFormat"] for target in panel["targets"])
+
+
+UNITS = ("short", "s", "ops", "bytes", "percentunit")
+"""Of Grafana's units, those that are meant here."""
+
+
 def test_the_dashboard_asks_for_what_there_is() -> None:
     make = runpy.run_path(str(ROOT / "docs" / "grafana" / "make.py"))
     text = (ROOT / "docs" / "grafana" / "forerun.json").read_text(encoding="utf-8")
     assert text == make["text"](), "run `python docs/grafana/make.py`"
     board = json.loads(text)
     known, asked = exposed(), set()
+    _check_board(board)
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     for panel in panels:
         for target in panel["targets"]:
             expression = target["expr"]
@@ -316,5 +399,6 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
     used = set(re.findall(r"\$(\w+)", json.dumps(panels))) - {"__rate_interval"}
     assert used <= variables
     families = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked}
+    families |= {name.replace("forerun_", "vllm:num_") for name in families if name == "forerun_preemptions"}
     every = {family.name for family in Metrics("m").registry.collect() if not family.name.startswith("process_")}
     assert every <= families | {"forerun_info"}, "each metric has a panel"

@@ -16,7 +16,9 @@ from typing import Annotated, Any
 import typer
 
 from forerun.bench.cells.definitions import CELLS
-from forerun.bench.flags import ACCEPTANCE, adjusted, is_given, modes_of
+from forerun.bench.flags import ACCEPTANCE, LOAD_ROUNDS, adjusted, is_given, modes_of
+from forerun.bench.load.run import LoadSettings, measure_load
+from forerun.bench.load.table import print_load
 from forerun.bench.models import Loaded, load_all_peers, load_models, models_of
 from forerun.bench.modes import Bench, Printer, measure_mode
 from forerun.bench.page.page import write_page
@@ -32,7 +34,7 @@ from forerun.errors import ParameterError
 from forerun.runtime.cost import ROWS
 from forerun.sampling import SamplingParams
 
-INTERRUPTED = 130
+INTERRUPTED, DIFFERENT = 130, 1
 MODELS, RUNS, MODES, OUTPUT = "Models", "What is measured", "Measured instead of workloads", "Output"
 
 
@@ -124,6 +126,31 @@ def bench_command(
     acceptance: Annotated[
         bool, _flag("--acceptance", "Tabulate acceptance by workload and temperature", MODES)
     ] = False,
+    load: Annotated[
+        str | None,
+        _flag(
+            "--load",
+            "Servers under so many clients, every text compared with plain decoding's: 1,4,16,64",
+            MODES,
+            "LIST",
+        ),
+    ] = None,
+    servers: Annotated[
+        list[str] | None,
+        _flag(
+            "--server",
+            "forerun, or NAME=COMMAND with {port} in it (also {clients}, {context}, {target}, {draft}, {python}), or "
+            "NAME=URL [pid=N]; of several each has its turn (default: forerun)",
+            MODES,
+            "SERVER",
+        ),
+    ] = None,
+    texts: Annotated[
+        Path | None,
+        _flag(
+            "--texts", "Keep plain texts here for the next load test; --minutes 0 does only that", MODES, "FILE.jsonl"
+        ),
+    ] = None,
     report: Annotated[
         Path | None, _flag("--report", "Write a self-contained page with all figures and plots", OUTPUT, "FILE.html")
     ] = None,
@@ -140,9 +167,23 @@ def bench_command(
     """
     modes = modes_of(context_of_flags, {
         "cells": cells, "minutes": minutes, "append": append, "phases": phases, "depth": depth, "pattern": pattern,
-        "acceptance": acceptance,
+        "acceptance": acceptance, "load": load,
     })  # fmt: skip
     wanted = adjusted(modes, context_of_flags, {"drafters": drafters, "k": k, "prompts": prompts, "draft": draft})
+    if modes.load:
+        whole("prompts", wanted["prompts"], 1, None, "a whole number of at least 1")
+        _writable({"output": output, "texts": texts})
+        names = tuple(servers or ["forerun"])
+        asked_for = LoadSettings(
+            target, draft, modes.load, names, minutes, _rounds(context_of_flags, rounds, len(names)), wanted["prompts"],
+            wanted["drafters"], draft_context, draft_vocabulary, None if texts is None else str(texts),
+        )  # fmt: skip
+        with _progress() as tell:
+            found = measure_load(asked_for, _command(), tell, mirror)
+        _finish(found, print_load, output)
+        if found["verdict"]["texts"] == "different":
+            raise typer.Exit(DIFFERENT)
+        return
     settings = Settings(
         workloads=tuple(dict.fromkeys(workloads or WORKLOADS)),
         target=target,
@@ -180,6 +221,13 @@ def bench_command(
             most = max_tokens if is_given(context_of_flags, "max_tokens") else None
             with _progress() as tell:
                 document, show = measure_mode(Bench(loaded, settings, _command(), tell), modes, ids, most)
+    _finish(document, show, output, plot, report)
+
+
+def _finish(
+    document: dict[str, Any], show: Printer, output: Path | None, plot: Path | None = None, page: Path | None = None
+) -> None:
+    """Print the document and write what was asked for."""
     show(document, sys.stdout)
     text = json.dumps(document, allow_nan=False)
     print(text, flush=True)
@@ -187,10 +235,16 @@ def bench_command(
         output.write_text(text + "\n", encoding="utf-8")
     if plot is not None and document["workloads"]:
         write_plot(document, plot)
-    if report is not None:
-        write_page(document, report)
+    if page is not None:
+        write_page(document, page)
     if document["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+def _rounds(context: Any, given: int, num_servers: int) -> int:
+    """Turns of a load test: two where several servers alternate, unless told."""
+    whole("rounds", given, 1, None, "a whole number of at least 1")
+    return given if is_given(context, "rounds") or num_servers == 1 else LOAD_ROUNDS
 
 
 def _lengths(text: str) -> tuple[int, ...]:
@@ -225,6 +279,10 @@ def _check(settings: Settings, written: Mapping[str, Path | None]) -> None:
         raise ParameterError(
             "draft", "would be left unused", "add model, requantised or adaptive to --drafters, or assisted to --peers"
         )
+    _writable(written)
+
+
+def _writable(written: Mapping[str, Path | None]) -> None:
     for name, path in written.items():
         if path is not None:
             writable(name, path)

@@ -24,10 +24,15 @@ USED = {
     "depth": (_MODELS - {"draft_runtime"})
     | {"depth", "pattern", "drafters", "minutes", "max_tokens", "k", "temperature", "seed"},
     ACCEPTANCE: _MODELS | _DRAFT | {ACCEPTANCE, "workloads", "prompts", "max_tokens", "k", "seed"},
+    "load": _DRAFT | {"target", "mirror", "output", "load", "minutes", "rounds", "prompts", "servers", "texts"},
 }
 """What each mode makes use of."""
-ONLY_MODES = {"minutes": ("cells", "depth"), "append": ("cells",), "pattern": ("depth",)}
+ONLY_MODES = {
+    "minutes": ("cells", "depth", "load"), "append": ("cells",), "pattern": ("depth",), "servers": ("load",),
+    "texts": ("load",),
+}  # fmt: skip
 DEPTH_K, ACCEPTANCE_K = "8", "4"
+LOAD_PROMPTS, LOAD_ROUNDS = 256, 2
 MIN_TOKENS = 24
 
 
@@ -42,7 +47,7 @@ def modes_of(context: Any, given: Mapping[str, Any]) -> Modes:
     modes' own flags."""
     asked = {
         "cells": given["cells"] is not None, "phases": given["phases"], "depth": given["depth"] is not None,
-        ACCEPTANCE: given[ACCEPTANCE],
+        ACCEPTANCE: given[ACCEPTANCE], "load": given["load"] is not None,
     }  # fmt: skip
     wanted = [name for name, is_asked in asked.items() if is_asked]
     if len(wanted) > 1:
@@ -55,8 +60,11 @@ def modes_of(context: Any, given: Mapping[str, Any]) -> Modes:
             raise ParameterError(name, "is not used for workloads", f"give it with --{' or --'.join(homes)}")
     real("minutes", given["minutes"], 0.0, 10_000.0, "a number of minutes, at least 0, for example 5")
     return Modes(
-        choose_cells(given["cells"]) if given["cells"] is not None else (), given["phases"], _depths(given["depth"]),
-        some_of("pattern", given["pattern"], PATTERNS), given[ACCEPTANCE], given["minutes"], given["append"],
+        choose_cells(given["cells"]) if given["cells"] is not None else (), given["phases"],
+        _numbers("depth", given["depth"], 2, "whole numbers of tokens, for example 512,2048,8192"),
+        some_of("pattern", given["pattern"], PATTERNS), given[ACCEPTANCE],
+        _numbers("load", given["load"], 1, "whole numbers of clients, for example 1,4,16,64"), given["minutes"],
+        given["append"],
     )  # fmt: skip
 
 
@@ -70,8 +78,8 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
         raise ParameterError(
             "max_tokens", f"{context.params['max_tokens']} are too few to be timed", f"at least {MIN_TOKENS}"
         )
-    if asked == "cells" and not is_given(context, "prompts"):
-        values["prompts"] = NUM_SETS
+    if asked in ("cells", "load") and not is_given(context, "prompts"):
+        values["prompts"] = NUM_SETS if asked == "cells" else LOAD_PROMPTS
     if not is_given(context, "k"):
         values["k"] = DEPTH_K if asked == "depth" else ACCEPTANCE_K
     if asked == "depth":
@@ -81,16 +89,22 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
     if given["drafters"] is not None and (len(names) != 1 or names[0] not in DRAFT_MODELS):
         fact = f"{given['drafters']!r} does not say which draft model --{asked} is for"
         raise ParameterError("drafters", fact, f"one of {', '.join(DRAFT_MODELS)}")
+    if asked == "load":
+        if given["drafters"] is not None and given["draft"] is None:
+            raise ParameterError("drafters", "no draft model is given", "give --draft MODEL, or leave it out")
+        values["drafters"] = names if given["draft"] is not None else ()
+        return values
     if asked == ACCEPTANCE and given["draft"] is None:
         raise ParameterError(ACCEPTANCE, "needs a draft model", "give --draft MODEL")
     values["drafters"] = names
     return values
 
 
-def _depths(text: str | None) -> tuple[int, ...]:
+def _numbers(name: str, text: str | None, least: int, need: str) -> tuple[int, ...]:
+    """The whole numbers of a list, () where it was not given."""
     if text is None:
         return ()
     items = listed(text)
-    if not items or not all(item.isdecimal() and int(item) >= 2 for item in items):
-        raise ParameterError("depth", f"{text!r} is not allowed", "whole numbers of tokens, for example 512,2048,8192")
+    if not items or not all(item.isdecimal() and int(item) >= least for item in items):
+        raise ParameterError(name, f"{text!r} is not allowed", need)
     return tuple(int(item) for item in items)

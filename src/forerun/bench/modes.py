@@ -46,13 +46,15 @@ class Modes:
     depths: tuple[int, ...] = ()
     patterns: tuple[str, ...] = ()
     acceptance: bool = False
+    load: tuple[int, ...] = ()
     minutes: float = 5.0
     append: Path | None = None
 
     @property
     def name(self) -> str | None:
         """The one that was asked for."""
-        asked = {"cells": self.cells, "phases": self.phases, "depth": self.depths, "acceptance": self.acceptance}
+        asked = {"cells": self.cells, "phases": self.phases, "depth": self.depths, "acceptance": self.acceptance,
+                 "load": self.load}  # fmt: skip
         return next((name for name, wanted in asked.items() if wanted), None)
 
 

@@ -32,10 +32,12 @@ class GrammarCache:
         self._lock, self._compiling = threading.Lock(), threading.Lock()
 
     def get(self, kind: str, given: Any) -> Grammar:
-        """The grammar of what was given for the parameter `kind`. Raises ParameterError where it cannot be compiled."""
+        """The grammar of what was given for the parameter `kind`, or of a `Form` (kind "form"). Raises ParameterError
+        where it cannot be compiled."""
+        from forerun.constraints.forms import compile_form
         from forerun.constraints.grammar import COMPILERS
 
-        key = (kind, _key(kind, given))
+        key = (kind, lookup_key(kind, given))
         # Requests whose grammars are known go on while another is compiled, which may take seconds.
         if (grammar := self._known(key)) is not None:
             return grammar
@@ -44,7 +46,8 @@ class GrammarCache:
                 return grammar
             if self._vocabulary is None:
                 self._vocabulary = self._make_vocabulary()
-            grammar = COMPILERS[kind](key[1], self._vocabulary)
+            compile_it = compile_form if kind == "form" else COMPILERS[kind]
+            grammar = compile_it(key[1], self._vocabulary)
             with self._lock:
                 self._grammars[key] = grammar
                 while len(self._grammars) > MAX_GRAMMARS:
@@ -58,7 +61,7 @@ class GrammarCache:
             return self._grammars.get(key)
 
 
-def _key(kind: str, given: Any) -> Any:
+def lookup_key(kind: str, given: Any) -> Any:
     """What was given as something to look up: a schema as JSON, a list of texts as a tuple."""
     if kind == "json_schema" and not isinstance(given, str):
         return _text(given)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
@@ -53,10 +53,14 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> CompiledGrammar:
 
     Raises ParameterError: the construct that is not supported, or that nothing but the empty text matches.
     """
+    return CompiledGrammar("regex", _regex(pattern), vocabulary, PATTERN_HELP)
+
+
+def _regex(pattern: str) -> str:
     if not isinstance(pattern, str):
         raise ParameterError("regex", f"a pattern is a string, not {type(pattern).__name__}")
     check_pattern("regex", pattern)
-    return CompiledGrammar("regex", f"start: /{regex_to_lark(pattern, '')}/", vocabulary, PATTERN_HELP)
+    return f"start: /{regex_to_lark(pattern, '')}/"
 
 
 def compile_json_schema(schema: dict[str, Any] | bool | str, vocabulary: Vocabulary) -> CompiledGrammar:
@@ -67,6 +71,10 @@ def compile_json_schema(schema: dict[str, Any] | bool | str, vocabulary: Vocabul
     not be enforced: unknown keywords and formats (`not`, `if`, `uniqueItems`, ...), remote references, `oneOf` whose
     alternatives may overlap, and schemas that nothing, or nothing finite, satisfies.
     """
+    return CompiledGrammar("json_schema", _json_schema(schema), vocabulary, REMEDIES["json_schema"])
+
+
+def _json_schema(schema: dict[str, Any] | bool | str) -> str:
     name = "json_schema"
     try:
         given = json.loads(schema, parse_constant=_no_constant) if isinstance(schema, str) else schema
@@ -80,7 +88,7 @@ def compile_json_schema(schema: dict[str, Any] | bool | str, vocabulary: Vocabul
         raise ParameterError(name, "nothing satisfies the schema false")
     body = {key: value for key, value in plain.items() if key not in AT_ROOT} if isinstance(plain, dict) else {}
     text = json.dumps({**body, "x-guidance": {"whitespace_pattern": WHITESPACE}})
-    return CompiledGrammar(name, f"start: %json {text}", vocabulary, "simplify that part of the schema")
+    return f"start: %json {text}"
 
 
 def compile_grammar(text: str, vocabulary: Vocabulary) -> CompiledGrammar:
@@ -90,17 +98,37 @@ def compile_grammar(text: str, vocabulary: Vocabulary) -> CompiledGrammar:
     Rules may be recursive, to the left too. Raises ParameterError for what is not understood, with its line and column:
     unknown rules, rules that derive no finite text, tokens in angle brackets, attributes, templates, directives.
     """
+    return CompiledGrammar("grammar", _grammar(text), vocabulary, REMEDIES["grammar"])
+
+
+def _grammar(text: str) -> str:
     if not isinstance(text, str):
         raise ParameterError("grammar", f"a grammar is a string, not {type(text).__name__}")
-    return CompiledGrammar("grammar", to_library(text), vocabulary, "simplify that part of the grammar")
+    return to_library(text)
 
 
 def compile_one_of(texts: Sequence[str], vocabulary: Vocabulary) -> CompiledGrammar:
     """Exactly these texts. Raises ParameterError for a list that is empty, too long, or holds anything but texts."""
+    return CompiledGrammar("one_of", _one_of(texts), vocabulary, REMEDIES["one_of"])
+
+
+def _one_of(texts: Sequence[str]) -> str:
     found = check_texts("one_of", texts)
     pattern = "|".join(re.sub(r"[^A-Za-z0-9]", lambda sign: f"\\x{{{ord(sign[0]):x}}}", text) for text in found)
-    return CompiledGrammar("one_of", f"start: /{pattern}/", vocabulary, "give fewer or other texts")
+    return f"start: /{pattern}/"
 
+
+REMEDIES = {
+    "regex": PATTERN_HELP,
+    "json_schema": "simplify that part of the schema",
+    "grammar": "simplify that part of the grammar",
+    "one_of": "give fewer or other texts",
+}
+NOTATIONS: dict[str, Callable[[Any], str]] = {
+    "regex": _regex, "json_schema": _json_schema, "grammar": _grammar, "one_of": _one_of,
+}  # fmt: skip
+"""What was given for each parameter -> the same in the library's notation, as a rule `start` and those it needs. Raises
+ParameterError as compiling does, before the library sees it."""
 
 COMPILERS: dict[str, Callable[[Any, Vocabulary], CompiledGrammar]] = {
     "regex": compile_regex,
@@ -126,9 +154,17 @@ class CompiledGrammar:
     own, fails only if that fails too, and new texts get a new lexer to share.
     """
 
-    def __init__(self, name: str, body: str, vocabulary: Vocabulary, remedy: str) -> None:
+    def __init__(
+        self, name: str, body: str, vocabulary: Vocabulary, remedy: str, inner: Mapping[str, str] | None = None
+    ) -> None:
+        """`body` is in the library's notation; it may refer to grammars of their own, `inner`, as @NAME."""
         self.name, self.remedy, self.vocabulary, self.library = name, remedy, vocabulary, vocabulary.library
         self._grammar, self._renewing = HEADER + body, threading.Lock()
+        if inner:
+            all_of_them = {"": body, **inner}
+            self._grammar = json.dumps(
+                {"grammars": [{"name": key, "lark_grammar": HEADER + text} for key, text in all_of_them.items()]}
+            )
         self.shared = self.new_matcher()
         first = None if self.shared.is_error() else self.read(self.shared)
         if first is None:

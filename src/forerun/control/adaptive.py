@@ -318,12 +318,17 @@ class AdaptiveLength:
         """Drop sequences that have not been seen for a while, and learn from them how long answers are."""
         if self._num_rounds % 64:
             return
-        ended = [key for key, known in self._known.items() if self._num_rounds - known.last_seen > 64]
-        for sequence_id in ended:
-            known = self._known.pop(sequence_id)
-            self._usual_length += 0.1 * (known.num_output - self._usual_length)
-        self.acceptance.forget(*ended)
-        self._credit.forget(*ended)
+        self.release(*[key for key, known in self._known.items() if self._num_rounds - known.last_seen > 64])
+
+    def release(self, *sequence_ids: int) -> None:
+        """Forget sequences that have ended, and learn from them how long answers are."""
+        for sequence_id in sequence_ids:
+            self._pending.pop(sequence_id, None)
+            known = self._known.pop(sequence_id, None)
+            if known is not None:
+                self._usual_length += 0.1 * (known.num_output - self._usual_length)
+        self.acceptance.forget(*sequence_ids)
+        self._credit.forget(*sequence_ids)
 
 
 _PLAIN = "plain"

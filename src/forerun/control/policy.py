@@ -23,7 +23,11 @@ class Load:
 
 class Policy(Protocol):
     """Plans rounds and learns from them. A plan may depend on committed tokens and past rounds, never on the tokens
-    that are about to be drafted."""
+    that are about to be drafted.
+
+    A policy that remembers sequences may have `release(*sequence_ids)` too: the engine tells it who has ended, after
+    the last `update` about them; unknown ids are ignored.
+    """
 
     def plan(
         self, sequences: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], load: Load

@@ -70,6 +70,7 @@ class Engine:
         self.kept = kept
         self._prompts = SharedPrompts(target, self.scheduler, kept)
         self._deadlines: dict[int, float] = {}
+        self._ended: list[int] = []  # whose end the policy has not been told of
         self._ending: dict[int, Sequence] = {}  # ended, but not yet wholly let go of: an interrupt may come in between
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -97,7 +98,8 @@ class Engine:
             prompt,
             params,
             vocabulary_size=self.vocabulary_size,
-            context_length=self._most_tokens,
+            context_length=self.target.capabilities.context_length,
+            max_cached=self.scheduler.max_cached,
             eos_ids=self.eos_ids,
             choice=choice,
             seed=None if leader is None else leader.seed,
@@ -131,17 +133,13 @@ class Engine:
         sequence = self._sequences.get(sequence_id)
         if sequence is not None:
             self._finish(sequence, "cancelled")
+            self._tell_policy()
 
     def cancel_all(self) -> None:
         """Cancel every request."""
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "cancelled")
-
-    @property
-    def _most_tokens(self) -> int | None:
-        """What one text may have: the context, and all memory there is."""
-        limits = self.target.capabilities.context_length, self.scheduler.max_cached
-        return min((limit for limit in limits if limit is not None), default=None)
+        self._tell_policy()
 
     @property
     def sequence_ids(self) -> KeysView[int]:
@@ -314,7 +312,15 @@ class Engine:
             if sequence is not None:
                 self._fail(sequence, DeadlineError(sequence.num_output))
 
+    def _tell_policy(self) -> None:
+        """Have a policy that remembers sequences forget those that have ended. It learns from a text's last round
+        first, so this comes after its `update`."""
+        ended, self._ended = self._ended, []
+        if ended and callable(release := getattr(self.policy, "release", None)):
+            release(*ended)
+
     def _reported(self) -> list[Delta]:
+        self._tell_policy()
         deltas, self._unreported = self._unreported, []
         return deltas
 
@@ -329,6 +335,7 @@ class Engine:
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
         self._ending[sequence.sequence_id] = sequence
+        self._ended.append(sequence.sequence_id)
         self._sequences.pop(sequence.sequence_id, None)
         self._deadlines.pop(sequence.sequence_id, None)
         self._let_go(sequence)

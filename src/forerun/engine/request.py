@@ -21,6 +21,7 @@ def make_sequence(
     *,
     vocabulary_size: int,
     context_length: int | None,
+    max_cached: int | None = None,
     eos_ids: Collection[int],
     choice: int = 0,
     seed: int | None = None,
@@ -28,8 +29,13 @@ def make_sequence(
     constraints: Seq[Constraint] = (),
     make_processing: Callable[..., Processing] = Processing,
 ) -> Sequence:
-    """A sequence that is ready to be scheduled. Raises PromptError, ContextLengthError or ParameterError."""
-    _check_prompt(prompt, vocabulary_size, context_length)
+    """A sequence that is ready to be scheduled. `max_cached`: all memory there is, in tokens. Raises PromptError,
+    ContextLengthError or ParameterError."""
+    if max_cached is not None and (context_length is None or max_cached < context_length):
+        context_length = max_cached
+    else:
+        max_cached = None
+    _check_prompt(prompt, vocabulary_size, context_length, max_cached)
     _check_params(params, vocabulary_size, watch, constraints)
     if params.max_tokens is None and context_length is None:
         raise ParameterError("max_tokens", "must be given for a model whose context is unbounded")
@@ -60,14 +66,14 @@ def make_sequence(
     )
 
 
-def _check_prompt(prompt: Seq[int], vocabulary_size: int, context_length: int | None) -> None:
+def _check_prompt(prompt: Seq[int], vocabulary_size: int, context_length: int | None, max_cached: int | None) -> None:
     if len(prompt) == 0:
         raise PromptError("the prompt is empty", "a model needs at least one token to start from", "give some text")
     outside = next((token for token in prompt if not 0 <= token < vocabulary_size), None)
     if outside is not None:
         raise PromptError(f"prompt token id {outside} is outside 0..{vocabulary_size - 1}")
     if context_length is not None and len(prompt) >= context_length:
-        raise ContextLengthError(len(prompt), context_length)
+        raise ContextLengthError(len(prompt), context_length, max_cached)
 
 
 def _check_params(

@@ -78,6 +78,7 @@ class Scheduler:
         self.max_cached, self.pace = max_cached, pace
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.num_preempted = 0  # times that a sequence gave its place up, since the beginning
         self._served: Counter[str | None] = Counter()  # tokens fed for each tenant
 
     def add(self, sequence: Sequence) -> None:
@@ -181,6 +182,7 @@ class Scheduler:
         return has_room and len(others) < self.max_sequences
 
     def _put_back(self, sequence: Sequence) -> None:
+        self.num_preempted += 1
         self.waiting.append(sequence)
         self.running.remove(sequence)
 

@@ -219,5 +219,9 @@ def _explained(answer: Answer, number: int, index: int, pieces: Sequence[Piece],
     }  # fmt: skip
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+"""Made once: json.dumps makes an encoder for every event."""
+
+
 def _event(document: dict[str, Any]) -> str:
-    return f"data: {json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"
+    return f"data: {_encode(document)}\n\n"

@@ -20,7 +20,7 @@ from forerun.server.gate import Gate
 from forerun.server.generation import add_generation
 from forerun.server.metrics import CONTENT_TYPE
 from forerun.server.page import playground
-from forerun.server.prompts import text_of, tokens_of
+from forerun.server.prompts import need_tokenizer, text_of, tokens_of
 from forerun.server.requests import DetokenizeRequest, TokenizeRequest
 from forerun.server.service import Service
 from forerun.version import __version__
@@ -155,6 +155,12 @@ def _add_models(app: FastAPI, service: Service) -> None:
     async def detokenize(request: DetokenizeRequest) -> dict[str, str]:
         """The text of token ids."""
         return {"prompt": await service.read(lambda: text_of(service.llm, request.tokens))}
+
+    @app.get("/tokenizer_info", responses=ERRORS)
+    async def tokenizer_info() -> dict[str, Any]:
+        """What lm-eval and others ask before they use /tokenize: the special tokens, and the chat template."""
+        tokenizer = need_tokenizer(service.llm)
+        return {**tokenizer.parts.special_tokens, "chat_template": tokenizer.chat_template}
 
     for path, instead in REFUSED.items():
         app.add_api_route(path, _refusing(path, instead), methods=["POST"], include_in_schema=False)

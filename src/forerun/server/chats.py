@@ -18,7 +18,7 @@ class ChatChoice:
 
     def __init__(self, index: int, wish: ToolWish, begins_inside: bool, spelling: Spelling) -> None:
         self.index, self._spelling = index, spelling
-        self._reasoning = ReasoningReader(begins_inside and not wish.forced)
+        self._reasoning = ReasoningReader(begins_inside)
         self._calls = None
         if wish.may_call:
             self._calls = CallReader(bool(wish.forced), [tool.function.name for tool in wish.tools])

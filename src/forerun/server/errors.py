@@ -94,6 +94,14 @@ def too_many(retry_after_s: int) -> ApiError:
     )  # fmt: skip
 
 
+def crowded() -> ApiError:
+    """There are more connections than are served."""
+    return ApiError(
+        429, "the server has as many connections as it takes. Try again later", kind="rate_limit_error",
+        code="too_many_connections", headers={"Retry-After": "1", "Connection": "close"},
+    )  # fmt: skip
+
+
 def stopping() -> ApiError:
     """The server takes nothing new, or has ended what did not finish in time."""
     return ApiError(

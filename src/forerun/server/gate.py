@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, api_error, unauthorized
+from forerun.server.errors import ApiError, api_error, crowded, unauthorized
 from forerun.server.telemetry import span
 
 log = logging.getLogger("forerun.server")
@@ -36,7 +36,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app_state = {**self.app_state, "transport": transport}
+        self.app_state = {**self.app_state, "transport": transport, "connections": self.connections}
         self._patience = self.loop.call_later(HEAD_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -123,6 +123,8 @@ class Gate:
         """Let a request through, or refuse it; whatever it raises becomes an answer."""
         about = {"request_id": scope["state"]["request_id"]}
         try:
+            if len(scope["state"].pop("connections", ())) > most_connections(self._config):
+                raise crowded()
             self._check(scope, headers)
             body = await self._body(receive)
             self._check_kind(headers, body)
@@ -186,6 +188,11 @@ class Gate:
     def _too_large(self) -> ApiError:
         most = self._config.max_body
         return ApiError(413, f"the request is larger than {most:,} bytes", code="request_too_large")
+
+
+def most_connections(config: ServerConfig) -> int:
+    """Connections that are served at once: of requests that are held, of those being refused, and some to watch."""
+    return 4 * config.max_requests + 64
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:

@@ -35,39 +35,75 @@ Event = Opened | Said | Result | BaseException
 """A Result or an exception is the last one of its job."""
 
 
+class Bell:
+    """Wakes the event loop for all mailboxes: of what a step says to many, only the first has to ring. Each ring is a
+    system call in the thread that computes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._is_rung = False
+        self._filled: deque[asyncio.Event] = deque()
+
+    def ring(self, has_come: asyncio.Event) -> None:
+        """Set an event of the loop's, from any thread."""
+        self._filled.append(has_come)
+        if not self._is_rung:
+            self._is_rung = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_rung = False  # first: what is added from now on rings again, and what was added before is found below
+        while self._filled:
+            self._filled.popleft().set()
+
+
 class Mailbox:
     """What the worker says about the prompts of one request, in order. Any thread may put, the event loop reads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._has_come = loop, asyncio.Event()
+    def __init__(self, bell: Bell) -> None:
+        self._bell, self._loop, self._has_come = bell, bell.loop, asyncio.Event()
         self._letters: deque[tuple[int, Event]] = deque()
+        self._deadline: float | None = None  # until when somebody waits
+        self._timer: asyncio.TimerHandle | None = None
 
     def put(self, number: int, event: Event) -> None:
         """Say something about prompt `number`."""
         self._letters.append((number, event))
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._has_come.set)
+        self._bell.ring(self._has_come)
 
     async def get(self, patience_s: float | None = None) -> tuple[int, Event] | None:
         """The next; None if nothing comes for so long."""
         # Not asyncio.wait_for: up to Python 3.11 it loses a cancellation that meets what it waits for.
-        is_late = False
-
-        def give_up() -> None:
-            nonlocal is_late
-            is_late = True
-            self._has_come.set()
-
-        timer = None if patience_s is None else self._loop.call_later(patience_s, give_up)
+        deadline = self._deadline = None if patience_s is None else self._loop.time() + patience_s
+        if deadline is not None and self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._look)
         try:
-            while not self._letters and not is_late:
+            while not self._letters:
+                if deadline is not None and self._loop.time() >= deadline:
+                    return None
                 self._has_come.clear()
                 if not self._letters:
                     await self._has_come.wait()
+            return self._letters.popleft()
         finally:
-            if timer is not None:
-                timer.cancel()
-        return self._letters.popleft() if self._letters else None
+            self._deadline = None
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """One timer for all letters: it goes off where one was waited for too long, else it is set again."""
+        self._timer = None
+        if self._deadline is None:
+            return
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._look)
+        else:
+            self._has_come.set()
 
 
 @dataclass(eq=False)
@@ -155,3 +191,4 @@ class Ticket:
             if job.number in self._open:
                 self._cancel(job)
         self._open.clear()
+        self._mailbox.close()

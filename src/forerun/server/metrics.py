@@ -116,6 +116,10 @@ class Metrics:
         self.places = self._gauge("forerun_sequences_limit", "Places there are.")
         self.held = self._gauge("forerun_requests_held", "Requests that were taken and have not ended.")
         self.held_limit = self._gauge("forerun_requests_limit", "Requests that are held at most; others get 429.")
+        about = "Times that a running sequence gave way to others: freed, and read again later."
+        self._preempted = self._counter("forerun_preemptions", about)
+        self._vllm_preempted = self._counter("vllm:num_preemptions", "The same, by vLLM's name.")
+        self._num_preempted = 0
         self.cached = self._gauge("forerun_cached_tokens", "Tokens in the caches of running sequences.")
         self.kept = self._gauge("forerun_kept_tokens", "Tokens in the caches of texts that have ended.")
         self.memory = self._gauge("forerun_memory_bytes", "Resident memory of the process.")
@@ -153,6 +157,12 @@ class Metrics:
             self.accepted.inc(done.num_accepted)
             for position in range(done.num_accepted):
                 self._accepted_at.labels(*self._labels, str(position)).inc()
+
+    def note_preempted(self, num_times: int) -> None:
+        """How often sequences have given way, since the beginning."""
+        for counter in (self._preempted, self._vllm_preempted):
+            counter.inc(num_times - self._num_preempted)
+        self._num_preempted = num_times
 
     def note_prompt(self, num_tokens: int) -> None:
         """A request was taken, with so many prompt tokens."""
@@ -226,3 +236,7 @@ class MeteredPolicy:
         prediction: Prediction | None = getattr(self.policy, "prediction", None)
         self.policy.update(rounds, step)
         self._metrics.note_step(rounds, step, prediction)
+
+    def release(self, *sequence_ids: int) -> None:
+        if callable(release := getattr(self.policy, "release", None)):
+            release(*sequence_ids)

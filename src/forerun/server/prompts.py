@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forerun.llm import LLM, Prompt
 from forerun.server.errors import ApiError
 from forerun.server.messages import for_template
-from forerun.server.reasoning import OPEN as THINK
+from forerun.server.reasoning import CLOSE, OPEN
 from forerun.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from forerun.server.tools import ToolWish
 
@@ -58,8 +58,17 @@ def _infilling(llm: LLM, prompt: Prompt, suffix: str) -> list[int]:
     )  # fmt: skip
 
 
-def conversation(llm: LLM, request: ChatRequest, wish: ToolWish) -> tuple[list[int], bool]:
-    """(token ids of a conversation, whether they leave the model in the middle of its reasoning)."""
+class Conversation(NamedTuple):
+    """A conversation as token ids, whether they leave the model in the middle of its thoughts, and whether the model
+    and the request let its answer begin with thoughts."""
+
+    ids: list[int]
+    is_thinking: bool
+    may_think: bool
+
+
+def conversation(llm: LLM, request: ChatRequest, wish: ToolWish) -> Conversation:
+    """What the model's template makes of the messages."""
     tokenizer = need_tokenizer(llm)
     template = dict(request.chat_template_kwargs or {})
     for name in ("self", "messages", "tools", "parse_special"):
@@ -73,7 +82,17 @@ def conversation(llm: LLM, request: ChatRequest, wish: ToolWish) -> tuple[list[i
     messages = for_template(request.messages)
     ids = list(tokenizer.encode_chat(messages, **template))
     tail = tokenizer.decode(ids[-8:], skip_special=False, continues=True)
-    return ids, tail.rstrip().endswith(THINK)
+    return Conversation(ids, tail.rstrip().endswith(OPEN), _may_think(tokenizer, template, tail.rstrip()))
+
+
+def _may_think(tokenizer: Tokenizer, template: Mapping[str, Any], tail: str) -> bool:
+    """Whether thoughts may come first: where the prompt has opened them, or its template knows of them and the prompt
+    has not closed them; never where the request says no."""
+    if template.get("enable_thinking") is False or template.get("thinking") is False:
+        return False
+    if template.get("reasoning_effort") == "none" or tail.endswith(CLOSE):
+        return False
+    return tail.endswith(OPEN) or OPEN in (tokenizer.chat_template or "")
 
 
 def tokens_of(llm: LLM, request: TokenizeRequest) -> list[int]:

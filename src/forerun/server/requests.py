@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
 
 
 def _whole(value: Any) -> Any:
@@ -17,6 +17,31 @@ Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int), Fiel
 Token = Annotated[int, Field(strict=True, ge=0)]
 Text = StrictStr
 Switch = StrictBool
+Texts = Annotated[
+    list[Text], Field(fail_fast=True)
+]  # the first that is wrong is told: a million more would take minutes to list
+Tokens = Annotated[list[Token], Field(fail_fast=True)]
+
+
+def _kind(value: Any) -> str:
+    """Which of its kinds something is meant to be. Only that one is tried, or a long list would be read for each."""
+    if not isinstance(value, list):
+        return "a text"
+    first = value[0] if value else ""
+    return "texts of" if isinstance(first, str) else "lists of" if isinstance(first, list) else "ids of"
+
+
+TextOrTexts = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[Texts, Tag("texts of")],
+    Discriminator(lambda value: "texts of" if isinstance(value, list) else "a text"),
+]
+Prompts = Annotated[
+    Annotated[Text, Tag("a text")]
+    | Annotated[Texts, Tag("texts of")]
+    | Annotated[Tokens, Tag("ids of")]
+    | Annotated[list[Tokens], Field(fail_fast=True), Tag("lists of")],
+    Discriminator(_kind),
+]
 
 
 class _Request(BaseModel):
@@ -42,7 +67,7 @@ class Speculation(BaseModel):
 
     enabled: Switch = True
     max_k: Annotated[Whole, Field(ge=0, le=1024)] | None = None
-    drafter: Text | list[Text] | None = None
+    drafter: TextOrTexts | None = None
     explain: Switch = False
 
 
@@ -71,7 +96,7 @@ class StructuredOutputs(BaseModel):
     json_: dict[str, Any] | Text | None = Field(None, alias="json")
     regex: Text | None = None
     grammar: Text | None = None
-    choice: list[Text] | None = None
+    choice: Texts | None = None
     json_object: Switch | None = None
 
 
@@ -101,8 +126,8 @@ class Sampled(_Request):
     min_p: Number | None = None
     n: Whole | None = None
     seed: Whole | None = None
-    stop: Text | list[Text] | None = None
-    stop_token_ids: list[Token] | None = None
+    stop: TextOrTexts | None = None
+    stop_token_ids: Tokens | None = None
     include_stop_str_in_output: Switch | None = None
     ignore_eos: Switch | None = None
     min_tokens: Whole | None = None
@@ -111,15 +136,15 @@ class Sampled(_Request):
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     repetition_penalty: Number | None = None
-    bad_words: list[Text] | None = None
-    allowed_token_ids: list[Token] | None = None
+    bad_words: Texts | None = None
+    allowed_token_ids: Tokens | None = None
     regex: Text | None = None
     guided_regex: Text | None = None
     grammar: Text | None = None
-    one_of: list[Text] | None = None
+    one_of: Texts | None = None
     guided_json: dict[str, Any] | Text | None = None
     guided_grammar: Text | None = None
-    guided_choice: list[Text] | None = None
+    guided_choice: Texts | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
     stream: Switch | None = None
@@ -133,7 +158,7 @@ class Sampled(_Request):
 class CompletionRequest(Sampled):
     """What /v1/completions is asked."""
 
-    prompt: Text | list[Text] | list[Token] | list[list[Token]] = ""
+    prompt: Prompts = ""
     suffix: Text | None = None
     echo: Switch | None = None
     best_of: Whole | None = None
@@ -143,11 +168,11 @@ class CompletionRequest(Sampled):
 class ChatRequest(Sampled):
     """What /v1/chat/completions is asked."""
 
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Whole | None = None
     logprobs: Switch | None = None
     top_logprobs: Whole | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
     tool_choice: Text | dict[str, Any] | None = None
     parallel_tool_calls: Switch | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -159,7 +184,7 @@ class TokenizeRequest(_Request):
 
     model: Text | None = None
     prompt: Text | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     add_special_tokens: Switch = True
     return_token_strs: Switch = False
 
@@ -168,7 +193,7 @@ class DetokenizeRequest(_Request):
     """What /detokenize is asked."""
 
     model: Text | None = None
-    tokens: list[Token]
+    tokens: Tokens
 
 
 WITHOUT_EFFECT = {

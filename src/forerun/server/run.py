@@ -73,7 +73,6 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=int(config.drain_s) + REFUSAL_S,
-                limit_concurrency=4 * config.max_requests + 64,
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -13,10 +13,12 @@ from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.requests import REFUSED, WITHOUT_EFFECT, ChatRequest, CompletionRequest, ResponseFormat, Sampled
-from forerun.server.tools import CLOSE, ToolWish
+from forerun.server.tools import ToolWish
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 MOST_LOGPROBS = 20
+MOST_WORDS, MOST_CHARS = 256, 65_536
+"""Entries of `stop` and of `bad_words`, and characters of one: each is looked for at every token, for everybody."""
 SAME = (
     "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens",
     "logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty", "bad_words", "allowed_token_ids",
@@ -48,6 +50,8 @@ def understood(
     given: dict[str, Any] = {name: getattr(request, name) for name in SAME if getattr(request, name) is not None}
     if request.include_stop_str_in_output is not None:
         given["include_stop_string"] = request.include_stop_str_in_output
+    for name in ("stop", "bad_words"):
+        _check_words(name, given.get(name, ()))
     for name in ("stop_token_ids", "bad_words", "allowed_token_ids", "stop"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
@@ -58,10 +62,17 @@ def understood(
     if tenant is not None:
         given["tenant"] = tenant
     params = SamplingParams.from_keywords(given)
-    if wish is not None and wish.only_one:
-        params = replace(params, stop=(*params.stops, CLOSE))
     explains = bool(request.speculation and request.speculation.explain)
     return Asked(params, _service(request, config.deadline_s, sources), warnings, explains)
+
+
+def _check_words(name: str, words: str | list[str]) -> None:
+    found = [words] if isinstance(words, str) else words
+    if len(found) > MOST_WORDS:
+        raise ApiError(400, f"{name}: {len(found):,} entries are too many. At most {MOST_WORDS}", param=name)
+    longest = max(map(len, found), default=0)
+    if longest > MOST_CHARS:
+        raise ApiError(400, f"{name}: {longest:,} characters are too many. At most {MOST_CHARS:,}", param=name)
 
 
 def _warnings(request: Sampled) -> list[str]:

@@ -7,15 +7,18 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from time import time
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forerun.errors import DeadlineError, PromptError
 from forerun.llm import LLM, Prompt
+from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.jobs import Job, Mailbox, Ticket
+from forerun.server.forms import ready_chat
+from forerun.server.jobs import Bell, Job, Mailbox, Ticket
 from forerun.server.metrics import MeteredPolicy, Metrics
 from forerun.server.prompts import conversation, prompts_of
 from forerun.server.requests import ChatRequest, CompletionRequest
@@ -24,6 +27,9 @@ from forerun.server.spelling import Spelling
 from forerun.server.tools import ToolWish
 from forerun.server.worker import Worker
 from forerun.version import __version__
+
+if TYPE_CHECKING:
+    from forerun.constraints.forms import Thinking
 
 T = TypeVar("T")
 
@@ -40,6 +46,7 @@ class Service:
         self.worker = Worker(llm, config.max_requests, self._note_end)
         self.spelling = Spelling(llm.tokenizer)
         self._created = int(time())
+        self._bell: Bell | None = None
         self.context_length = llm.engine.target.capabilities.context_length
         # Texts are read in one pool and grammars compiled in another, so that a grammar of seconds holds up no prompt.
         self._reading = ThreadPoolExecutor(4, "forerun-reading")
@@ -80,14 +87,18 @@ class Service:
         prompts = prompts_of(self.llm, request)
         self._check_choices(asked.params.num_choices * len(prompts))
         ids = await self.read(lambda: self._encoded(prompts))
-        return await self._open(ids, asked, is_chat=False)
+        return await self._open(ids, asked, False, partial(self.llm.ready, asked.params))
 
     async def open_chat(self, request: ChatRequest, asked: Asked, wish: ToolWish) -> tuple[Ticket, bool]:
         """(the ticket of a chat, whether its answer begins in the middle of the model's reasoning)."""
         self.worker.require_room(1)  # refused now, what would be refused after its text was read
         self._check_choices(asked.params.num_choices)
-        ids, is_inside = await self.read(lambda: conversation(self.llm, request, wish))
-        return await self._open([ids], asked, is_chat=True), is_inside
+        found = await self.read(lambda: conversation(self.llm, request, wish))
+        # A request that wants no thoughts gets its form at once, also where the template has opened them.
+        is_inside = found.is_thinking and (found.may_think or asked.params.structure is None)
+        thinking: Thinking = "begun" if is_inside else "maybe" if found.may_think else "never"
+        ready = partial(ready_chat, self.llm, asked.params, wish, thinking, asked.warnings)
+        return await self._open([found.ids], asked, True, ready, wish.may_call), is_inside
 
     def _check_choices(self, num_choices: int) -> None:
         if num_choices > self.config.max_choices:
@@ -98,7 +109,14 @@ class Service:
     def _encoded(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         return [self.llm.encode(prompt) for prompt in prompts]
 
-    async def _open(self, prompts: list[list[int]], asked: Asked, is_chat: bool) -> Ticket:
+    async def _open(
+        self,
+        prompts: list[list[int]],
+        asked: Asked,
+        is_chat: bool,
+        ready: Callable[[], SamplingParams],
+        may_call: bool = False,
+    ) -> Ticket:
         if not all(prompts):
             raise PromptError("the prompt is empty", "a model needs at least one token to start from", "give some text")
         longest, most = max(map(len, prompts)), self.config.max_prompt
@@ -108,9 +126,11 @@ class Service:
             )
         loop = asyncio.get_running_loop()
         params = asked.params
-        if params.is_structured or params.bad_words:
-            params = await loop.run_in_executor(self._compiling, self.llm.ready, params)
-        mailbox = Mailbox(loop)
+        if params.is_structured or params.bad_words or may_call:
+            params = await loop.run_in_executor(self._compiling, ready)
+        if self._bell is None or self._bell.loop is not loop:
+            self._bell = Bell(loop)
+        mailbox = Mailbox(self._bell)
         jobs = [
             Job(ids, params, asked.service, mailbox, number, is_chat, asked.explains)
             for number, ids in enumerate(prompts)
@@ -142,6 +162,7 @@ class Service:
         self.metrics.held_limit.set(self.config.max_requests)
         self.metrics.running.set(len(scheduler.running))
         self.metrics.waiting.set(len(scheduler.waiting))
+        self.metrics.note_preempted(scheduler.num_preempted)
         self.metrics.cached.set(scheduler.num_cached)
         self.metrics.kept.set(0 if kept is None else kept.num_tokens)
         self.metrics.memory.set(_resident_bytes())

@@ -17,8 +17,8 @@ from forerun.stream import Stream
 log = logging.getLogger("forerun.server")
 
 MAX_FAILURES = 3
-"""Steps in a row that fail before all running requests are given up: a step heals itself, so that one which failed for
-want of memory may succeed when it is done again."""
+"""Steps in a row that fail before a request is given up: a step heals itself, so that one which failed for want of
+memory may succeed when it is done again."""
 
 PASS_S = 60.0
 """Seconds that a pass in progress gets to end when everything else was given up."""
@@ -158,18 +158,30 @@ class Worker:
             job.send(Opened())
 
     def _step(self) -> None:
+        """One step. If it goes on failing, who came last is given up, then who came before, until it succeeds: what
+        came last is the likeliest cause, and memory that it frees may be what the others need."""
         started = perf_counter()
-        for failures in range(1, MAX_FAILURES + 1):
+        failures = 0
+        while self._jobs and not self._gives_up:
             try:
                 self.llm.pump()
                 break
             except Exception as error:
-                log.exception("a step has failed (%d of %d)", failures, MAX_FAILURES)
-                if failures == MAX_FAILURES:
-                    self._end_running(error)
-                    return
+                failures += 1
+                log.exception("a step has failed (%d)", failures)
+                if failures >= MAX_FAILURES:
+                    self._give_up_one(error)
         for job in list(self._jobs):
             self._hand_out(job, started)
+
+    def _give_up_one(self, error: Exception) -> None:
+        """End the last of those that run, the least urgent first."""
+        running = [job for job in self._jobs if job.stream is not None and job.stream.has_begun]
+        last = max(enumerate(running or self._jobs), key=lambda one: (one[1].service.priority, one[0]))[1]
+        self._close(last)
+        last.error = error
+        self._forget(last)
+        last.send(error)
 
     def _hand_out(self, job: Job, started: float) -> None:
         """What is there for a job since the step that began at `started`, and its end."""

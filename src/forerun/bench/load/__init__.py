@@ -1,0 +1,1 @@
+"""How servers do under load: `forerun bench --load`, with every text compared with plain decoding's."""
