@@ -33,9 +33,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Fake:
-    """`with Fake(script, owner="forerun") as one: one.url`; `bodies` are the requests that came."""
+    """`with Fake(script, owner="forerun") as one: one.url`; `bodies` are the requests that came. It may close the
+    connection after each answer, and say so beforehand."""
 
-    def __init__(self, script: Script, owner: str = "somebody", status: int = 200) -> None:
+    def __init__(
+        self, script: Script, owner: str = "somebody", status: int = 200, closes: bool = False, says_so: bool = False
+    ) -> None:
         fake = self
         self.bodies: list[dict[str, Any]] = []
 
@@ -54,6 +57,8 @@ class Fake:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Transfer-Encoding", "chunked")
+                if closes and says_so:
+                    self.send_header("Connection", "close")
                 self.end_headers()
                 try:
                     for piece in script(body):
@@ -63,6 +68,7 @@ class Fake:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                         self.wfile.flush()
                     self.wfile.write(b"0\r\n\r\n")
+                    self.close_connection = self.close_connection or closes
                 except OSError:
                     self.close_connection = True
                 return None

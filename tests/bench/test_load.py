@@ -118,6 +118,16 @@ def test_a_connection_is_kept_and_a_broken_one_made_anew() -> None:
         client.close()
 
 
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_server_that_closes_after_each_answer_is_asked_on_a_new_connection(says_so: bool) -> None:
+    with Fake(saying(chunk("a", "stop"), DONE), closes=True, says_so=says_so) as fake:
+        client = Client(fake.url)
+        found = [client.ask(0, ASK) for _ in range(3)]
+        client.close()
+    assert [(one.end, one.error) for one in found] == [("done", None)] * 3
+    assert len(fake.bodies) == 3
+
+
 def test_a_request_that_is_cut_keeps_what_came() -> None:
     gone = threading.Event()
 

@@ -90,7 +90,8 @@ def check(found: dict[str, Any], llm: Any) -> int:
         assert text == llm.generate(prompt, temperature=0, max_tokens=24, stop=tuple(stops)).text, prompt
         num += 1
     for sample in found["samples"]["forerun_texts"]:
-        assert float(sample["resps"][0][0]) < 0
+        expected, _ = score(llm, _first_token(llm), sample["arguments"][0][0])
+        assert abs(float(sample["resps"][0][0]) - expected) < 1e-3, (sample["resps"], expected)
         num += 1
     return num
 
@@ -103,6 +104,12 @@ def _pairs(sample: Any) -> list[tuple[str, Any]]:
 def _end_of_text(llm: Any) -> list[str]:
     """lm-eval adds the text of the end of text to what ends an answer."""
     return [llm.tokenizer.parts.special_tokens["eos_token"]]
+
+
+def _first_token(llm: Any) -> str:
+    """What lm-eval puts before a text that has no context."""
+    special = llm.tokenizer.parts.special_tokens
+    return special.get("bos_token") or special["eos_token"]
 
 
 def score(llm: Any, context: str, words: str) -> tuple[float, bool]:

@@ -11,7 +11,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 from tests.server.serving import PATIENCE_S, Serving, scripted_llm
-from tests.server.test_chats import HELLO, WEATHER, call_of
+from tests.server.test_calls import call_of
+from tests.server.test_chats import HELLO, WEATHER
 
 from forerun.llm import LLM
 

@@ -168,7 +168,7 @@ def test_many_that_do_not_read_hold_up_nobody() -> None:
         expected = one.completion("abc", max_tokens=30, temperature=0)["choices"][0]["text"]
         still = [Client(one.url, buffer=4096) for _ in range(3)]
         for client in still:
-            client.ask(prompt="abc", max_tokens=2000, stream=True, n=3, logprobs=20)
+            client.ask(prompt="abc", max_tokens=300, stream=True, logprobs=20)
         wait_for(lambda: one.worker.num_held == 3)
         assert text_of(one.stream(COMPLETIONS, prompt="abc", max_tokens=30, temperature=0)) == expected
         for job in list(one.worker._jobs):

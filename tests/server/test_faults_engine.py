@@ -13,6 +13,7 @@ from tests.server.asking import COMPLETIONS, both, refused
 from tests.server.faults import EXPLODING
 from tests.server.serving import PATIENCE_S, Serving, slow_llm, text_of, wait_for
 
+from forerun.constraints.grammar import CompiledGrammar
 from forerun.llm import LLM
 from forerun.loading import load
 
@@ -154,3 +155,22 @@ def test_grammars_that_explode_end_and_hold_up_nobody(served: Serving, plain: LL
                 assert len(response.json()["error"]["message"]) < 1000
         assert text_of(other.result()) == expected
     served.wait_until_idle()
+
+
+def test_a_text_that_can_be_read_in_too_many_ways_is_not_compiled_again(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would hold up everybody in the pass, and end no better."""
+    compiled: list[str] = []
+    new_matcher = CompiledGrammar.new_matcher
+
+    def counted(self: CompiledGrammar) -> Any:
+        compiled.append(threading.current_thread().name)
+        return new_matcher(self)
+
+    monkeypatch.setattr(CompiledGrammar, "new_matcher", counted)
+    wish = {"grammar": EXPLODING[4]["grammar"] + "\n"}  # not compiled before
+    error = served.post(COMPLETIONS, 422, prompt="a", temperature=0, max_tokens=9, **wish)["error"]
+    assert "Current row has" in error["message"]
+    assert len(compiled) == 1
+    assert compiled[0].startswith("forerun-compiling")

@@ -255,6 +255,25 @@ def test_c20_characters_are_whole_wherever_they_are_cut(text: str) -> None:
         assert text_of(both(one, prompt="<a>", temperature=0, max_tokens=num + 5)) == text
 
 
+def test_c18_the_token_behind_an_echoed_prompt_has_an_entry_even_if_it_ends_the_text(
+    served: Serving, plain: LLM
+) -> None:
+    """lm-eval asks for one token more than it scores, and leaves out the last entry."""
+    ends = sorted(plain.engine.eos_ids)
+    for value, reason in ((100, "stop"), (-100, "length")):
+        bias = {str(end): value for end in ends}
+        asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "logprobs": 1, "logit_bias": bias}
+        found = both(served, echo=True, **asked)
+        choice, num = found["choices"][0], found["usage"]["prompt_tokens"]
+        assert choice["finish_reason"] == reason
+        assert len(choice["logprobs"]["tokens"]) == num + 1
+        assert found["usage"]["completion_tokens"] == 1
+        assert choice["text"].startswith(PROMPT)
+        if reason == "stop":
+            assert choice["text"] == PROMPT
+            assert both(served, **asked)["usage"]["completion_tokens"] == 0
+
+
 def test_c20_invalid_bytes_stall_nothing(served: Serving, plain: LLM) -> None:
     """Bytes that are never UTF-8, forced by their ids, and then text."""
     tokenizer = plain.tokenizer

@@ -40,6 +40,9 @@ LIMITS = LLParserLimits(verbose_errors=False, step_lexer_fuel=1_000_000, max_lex
 NUM_KEPT = 9
 """Masks that a text keeps: after a rollback over up to eight draft tokens the mask is still there."""
 
+TOO_MANY_ITEMS = "Current row has"
+"""How the library says that a text can be read in too many ways: a fresh lexer would not help."""
+
 DEAD_END = "NoExtensionBias"
 """The library's error where the vocabulary cannot spell what must come."""
 
@@ -272,7 +275,10 @@ class GrammarConstraint:
         return self._matcher
 
     def _start_over(self) -> LLMatcher:
-        """The same with a lexer of its own, and all the work that the library allows for every token."""
+        """The same with a lexer of its own, and all the work that the library allows for every token. To compile again
+        may take a second, in which nobody else's text goes on."""
+        if self._matcher is not None and TOO_MANY_ITEMS in self._matcher.get_error():
+            self._give_up()
         self._grammar.renew(self._shared)
         self._matcher = self._grammar.new_matcher()
         for token in self._tokens:

@@ -31,6 +31,16 @@ def _kind(value: Any) -> str:
     return "texts of" if isinstance(first, str) else "lists of" if isinstance(first, list) else "ids of"
 
 
+def _numbers(value: Any) -> Any:
+    """The first of many values that is no number is told; the rest is left to the kind itself."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if isinstance(one, bool) or not isinstance(one, (int, float)):
+                raise ValueError(f"the value of {str(key)[:20]!r} is no number")
+    return value
+
+
+Biases = Annotated[dict[str, Number], BeforeValidator(_numbers, json_schema_input_type=dict[str, Number])]
 TextOrTexts = Annotated[
     Annotated[Text, Tag("a text")] | Annotated[Texts, Tag("texts of")],
     Discriminator(lambda value: "texts of" if isinstance(value, list) else "a text"),
@@ -132,7 +142,7 @@ class Sampled(_Request):
     ignore_eos: Switch | None = None
     min_tokens: Whole | None = None
     max_tokens: Whole | None = None
-    logit_bias: dict[str, Number] | None = None
+    logit_bias: Biases | None = None
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     repetition_penalty: Number | None = None

@@ -167,6 +167,8 @@ def _completion_only(request: CompletionRequest, config: ServerConfig) -> dict[s
         given["logprobs"] = _num_logprobs("logprobs", request.logprobs)
         if request.echo:
             given["prompt_logprobs"] = given["logprobs"]
+            # Who scores texts (lm-eval) takes the last entry for that of the one token it asked for, whichever it is.
+            given["include_stop_token"] = not request.stop_token_ids
     return given
 
 

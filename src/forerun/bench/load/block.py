@@ -12,8 +12,9 @@ from forerun.bench.load.client import Answer, Client
 from forerun.bench.load.mix import Ask
 from forerun.bench.load.servers import Server
 
-WARM_SHARE, WARM_MOST_S = 0.1, 15.0
-"""The beginning of a block that no figure counts: clients that begin together are no usual load."""
+WARM_SHARE, WARM_MOST_S = 0.2, 60.0
+"""What goes before a block and no figure counts: clients that begin together all have their prompts read at once, which
+is no usual load."""
 SAMPLE_S = 1.0
 AFTER_ERROR_S = 0.5
 """A client that was refused waits before it asks again."""

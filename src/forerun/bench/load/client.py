@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, RemoteDisconnected
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -71,10 +71,10 @@ class Client:
         except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
             answer.error = f"{type(error).__name__}: {error}"
         finally:
-            if answer.end != "done":
+            if answer.end != "done" or self._is_spent:
                 self.close()
-                if self._is_cut:
-                    answer.end, answer.error = "cut", None
+            if answer.end != "done" and self._is_cut:
+                answer.end, answer.error = "cut", None
         return answer
 
     def cut(self) -> None:
@@ -92,15 +92,32 @@ class Client:
         self._connection = self._socket = None
 
     def _send(self, body: bytes) -> HTTPResponse:
-        if self._connection is None:
-            self._connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
-            self._connection.connect()
-            self._socket = self._connection.sock
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._is_cut:
-                raise OSError("cut")
-        self._connection.request("POST", self._path, body, {"Content-Type": "application/json"})
-        return self._connection.getresponse()
+        """The response's head. A server may close a connection that it has answered on: then, as any client does, ask
+        on another one."""
+        is_used = self._connection is not None
+        try:
+            connection = self._connection or self._connect()
+            connection.request("POST", self._path, body, {"Content-Type": "application/json"})
+            return connection.getresponse()
+        except (RemoteDisconnected, ConnectionError):
+            if not is_used or self._is_cut:
+                raise
+            self.close()
+            return self._send(body)
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the server has said that it closes the connection."""
+        return self._connection is not None and self._connection.sock is None
+
+    def _connect(self) -> HTTPConnection:
+        found = HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        found.connect()
+        self._connection, self._socket = found, found.sock
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._is_cut:
+            raise OSError("cut")
+        return found
 
     def _read(self, response: HTTPResponse, answer: Answer) -> None:
         num_before = 0
