@@ -87,6 +87,7 @@ def test_chunks_without_counts_share_the_total() -> None:
     found = answer_to(chunk("a"), chunk("b"), chunk("", "stop"), total(6), DONE)
     assert found.tokens_by_chunk == [3.0, 3.0]
     assert answer_to(chunk("a"), chunk("b", "stop"), DONE).tokens_by_chunk == [1.0, 1.0]
+    assert answer_to(chunk("a"), chunk("b"), chunk("", "stop", tokens=4), DONE).tokens_by_chunk == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ class Client:
             answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
             if total is not None:
                 answer.num_tokens = total
-            if choice["text"] or (total or 0) > num_before:
+            is_counted = total is not None and None not in answer.counts  # else it is only told at the end
+            if choice["text"] or (is_counted and (total or 0) > num_before):
                 answer.text += choice["text"]
                 answer.arrivals.append(now)
                 answer.counts.append(None if total is None else total - num_before)
