@@ -1,4 +1,4 @@
-"""lm-eval's `local-completions` and `local-chat-completions` against a server of its own, without any hub.
+"""lm-eval's `local-completions` against a server of its own, without any hub.
 
     python -m venv /tmp/lmeval && /tmp/lmeval/bin/pip install "lm-eval[api]"    # beside forerun and its extra `serve`
     PYTHONPATH=src:. /tmp/lmeval/bin/python -m tests.server.lm_eval_run                        # a tiny random model
