@@ -14,12 +14,9 @@ NUM_ALIKE = 3
 """Passes behind a new context that are waited for: their middle one counts, so that one slow pass teaches nothing."""
 NOISE, USUAL = 0.1, 2e-4
 """What a machine's speed differs by between two such stretches, and what a cached token may cost of a pass: how much
-is believed of a difference (ridge regression; 1.7e-4 was measured on the pairs of docs/native.md, "Speed")."""
+is believed of a difference (ridge regression; 1.7e-4 was measured on the pairs of docs/native.md, "Speed"). A pass
+that is taken for twice as long at most can thus be put down to .001 a token at most."""
 RIDGE = (NOISE / USUAL) ** 2
-FORGET = 0.1
-"""Share of what was learnt that a difference replaces which says all that a difference can."""
-MOST = 1e-3
-"""A cached token costs no more than this share of a pass behind none."""
 FOLLOW = 0.25
 """Share of a pass that the usual context and speed take over."""
 LEAST = 0.3
@@ -59,11 +56,9 @@ class ContextCost:
             return False
         after = statistics.median(value for _, value in self._next)
         lever = (num_cached - usual) / self.factor(usual)
-        told = lever * lever
-        kept = 1.0 - FORGET * told / (told + RIDGE)
-        self._square = kept * self._square + told
-        self._product = kept * self._product + lever * max(min(after / before - 1.0, 1.0), -0.5)
-        self.share = max(0.0, min(self._product / (self._square + RIDGE), MOST))
+        self._square += lever * lever
+        self._product += lever * max(min(after / before - 1.0, 1.0), -0.5)
+        self.share = max(0.0, self._product / (self._square + RIDGE))
         self._usual = num_cached, after
         self._next.clear()
         return True

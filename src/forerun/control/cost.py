@@ -74,18 +74,17 @@ class PassCost:
             return
         bucket = _bucket(num_rows)
         whole = math.log(milliseconds / self._measured_at(num_rows)) - self._bend(num_rows)
-        deviation = whole - math.log(self._context.factor(num_cached))
+        before = self._context.factor(num_cached)
         if num_rows > 2 * max(self.curve.milliseconds):
             # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
-            self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (deviation - self._speed)
+            self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (whole - math.log(before) - self._speed)
             return
-        before = self._context.factor(num_cached)
         if self._context.note(num_cached, math.exp(whole)):
             # What a text's length explains now is no longer the machine's doing: predictions for this pass stay.
             moved = math.log(before / self._context.factor(num_cached))
             self._speed += moved
-            deviation += moved
             self._recent = deque((found + moved for found in self._recent), maxlen=self._recent.maxlen)
+        deviation = whole - math.log(self._context.factor(num_cached))
         self._recent.append(deviation)
         self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
