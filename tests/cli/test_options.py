@@ -8,9 +8,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+import typer
+from rich.text import Text
 from tests.cli.conftest import Invoke
 
 from forerun import loading
+from forerun.cli import app
 from forerun.cli.flags import options_of
 from forerun.cli.options import PYTHON_ONLY, Loading, Sampling, flag_names
 from forerun.cli.report import as_flags
@@ -71,6 +74,16 @@ def test_help_names_every_flag(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, 
     assert result.exit_code == 0
     shared = {flag for name, flag in flag_names().items() if name not in ("prompt_ids", "compare")}
     assert all(f"{flag} " in result.stdout for flag in shared)
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_group(app).list_commands(None)))  # type: ignore[arg-type]
+def test_help_is_shown_as_it_is_written(command: str) -> None:
+    """Words in brackets would be taken for markup, and left out."""
+    found = typer.main.get_group(app).get_command(None, command)  # type: ignore[arg-type]
+    assert found is not None
+    texts = [found.help, *(getattr(parameter, "help", None) for parameter in found.params)]
+    for text in filter(None, texts):
+        assert Text.from_markup(text).plain == text
 
 
 PANELS = {

@@ -108,6 +108,19 @@ def slow_llm(seconds: float = 0.03, gate: threading.Event | None = None, fail: C
     return LLM(ToyModel(logits_of, SIZE, 4096), ByteTokenizer())  # type: ignore[arg-type]
 
 
+def gated_llm() -> tuple[LLM, threading.Semaphore]:
+    """`slow_llm` without delays, whose passes each wait for a release of the semaphore."""
+    gate, llm = threading.Semaphore(0), slow_llm(0)
+    forward = llm.engine.target.forward
+
+    def gated(spans: Any) -> Any:
+        assert gate.acquire(timeout=PATIENCE_S)
+        return forward(spans)
+
+    llm.engine.target.forward = gated  # type: ignore[method-assign]
+    return llm, gate
+
+
 def scripted_llm(text: str, opening: str = "", drafter: Any = None) -> LLM:
     """A toy that answers every chat and prompt with `text`, a byte a token, and ends. Each of several texts of one
     request gets the same. Its chats end in `opening`, "<think>" of a model that always thinks."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.server.asking import COMPLETIONS, refused
 from tests.server.faults import Client, cancel_many
-from tests.server.serving import PATIENCE_S, Serving, scripted_llm, slow_llm, text_of, wait_for
+from tests.server.serving import Serving, gated_llm, scripted_llm, slow_llm, text_of, wait_for
 
 from forerun.llm import LLM
 from forerun.loading import load
@@ -71,15 +71,7 @@ def test_rapid_cancels_leave_nothing_and_harm_nobody(crowd: Serving, plain: LLM)
 @pytest.mark.parametrize("stream", [True, False])
 def test_whoever_goes_away_is_let_go_of_with_the_next_step(leave: str, stream: bool) -> None:
     """Passes go on only when told to, so that the step after the end of a connection can be counted."""
-    gate = threading.Semaphore(0)
-    llm = slow_llm(0)
-    forward = llm.engine.target.forward
-
-    def gated(spans: Any) -> Any:
-        assert gate.acquire(timeout=PATIENCE_S)
-        return forward(spans)
-
-    llm.engine.target.forward = gated  # type: ignore[method-assign]
+    llm, gate = gated_llm()
     with Serving(llm) as one:
         client = Client(one.url)
         client.ask(prompt="abc", max_tokens=3000, stream=stream, temperature=0)

@@ -5,14 +5,13 @@ test_section_f_requests.py."""
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import openai
 import pytest
 from tests.server.asking import CHATS, COMPLETIONS, ERROR, both, refused
 from tests.server.faults import Client
-from tests.server.serving import PATIENCE_S, Serving, reasons_of, scripted_llm, slow_llm, text_of, wait_for
+from tests.server.serving import PATIENCE_S, Serving, gated_llm, reasons_of, scripted_llm, slow_llm, text_of, wait_for
 
 from forerun.llm import LLM
 
@@ -34,15 +33,7 @@ def frames_of(raw: bytes) -> list[str]:
 
 
 def test_c34_silence_is_filled_and_comments_stand_between_frames_only() -> None:
-    gate = threading.Semaphore(0)
-    llm = slow_llm(0)
-    forward = llm.engine.target.forward
-
-    def gated(spans: Any) -> Any:
-        assert gate.acquire(timeout=PATIENCE_S)
-        return forward(spans)
-
-    llm.engine.target.forward = gated  # type: ignore[method-assign]
+    llm, gate = gated_llm()
     with Serving(llm, ping_s=0.03) as one, Client(one.url) as client:
         client.ask(prompt="abc", max_tokens=3, stream=True, temperature=0)
         raw = b""

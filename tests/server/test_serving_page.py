@@ -83,7 +83,7 @@ def test_the_example_of_the_openai_client(served: Serving) -> None:
 
 
 def test_the_wishes_and_explanations_of_speculation(models: tuple[Path, Path]) -> None:
-    with Serving(load(models[0], drafter="lookup")) as served:
+    with Serving(load(models[0], drafter="suffix")) as served:
         _check_speculation(served)
 
 

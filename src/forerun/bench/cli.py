@@ -140,7 +140,7 @@ def bench_command(
         _flag(
             "--server",
             "forerun, or NAME=COMMAND with {port} in it (also {clients}, {context}, {target}, {draft}, {python}), or "
-            "NAME=URL [pid=N]; of several each has its turn (default: forerun)",
+            "NAME=URL, with pid=N behind it if known; of several each has its turn (default: forerun)",
             MODES,
             "SERVER",
         ),

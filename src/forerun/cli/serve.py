@@ -104,7 +104,12 @@ def serve(
     serving: Serving,
     config: Annotated[
         str | None,
-        flag("--config", "A TOML file with [server] and [model]; flags and environment go before it", RUNNING, "FILE"),
+        flag(
+            "--config",
+            "A TOML file with the tables server and model; flags and environment go before it",
+            RUNNING,
+            "FILE",
+        ),
     ] = None,
 ) -> None:
     """Serve a model behind the OpenAI API.
