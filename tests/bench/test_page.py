@@ -16,6 +16,8 @@ from tests.bench.toys import PROMPTS, Scripted, draft, quick_probe, target
 from forerun.bench.acceptance import run_acceptance
 from forerun.bench.cells.pool import pooled
 from forerun.bench.cells.run import Measuring
+from forerun.bench.cells.table import COLUMNS, rows_of
+from forerun.bench.cells.table import title as cell_title
 from forerun.bench.depth import run_depths
 from forerun.bench.page import svg
 from forerun.bench.page.page import page_of, write_page
@@ -129,6 +131,15 @@ def test_a_page_of_cells_has_the_claims() -> None:
     assert "Memory bandwidth while this was measured" in text
     assert "adaptive warm" in text
     assert "99 % intervals" in text
+
+
+def test_a_page_of_cells_has_the_printed_tables() -> None:
+    document = pooled([line()])
+    texts = {text.strip() for text in checked(page_of(document)).text}
+    for figures in document["cells"].values():
+        assert {*COLUMNS, cell_title(figures)} <= texts
+        for cells in rows_of(figures):
+            assert {cell.strip() for cell in cells} <= {*texts, ""}, cells
 
 
 def test_a_page_of_the_other_modes() -> None:

@@ -113,7 +113,7 @@ def _costs(costs: Mapping[str, float], roof: Mapping[str, Any] | None) -> Table:
     if roof is not None and "floor_ms" in roof:
         lines.append(["roofline, ms", *(f"{roof['floor_ms'][rows]:.1f}" for rows in costs)])
     if roof is not None:
-        lines.append(["binds", *(roof["bound"][rows] for rows in costs)])
+        lines.append(["bound by", *(roof["bound"][rows] for rows in costs)])
     return heads, lines
 
 
@@ -127,7 +127,8 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
         f"assumed: {100 * assumed['efficiency']:g} % of these peaks, {assumed['overhead_ms']:g} ms to start a pass, "
         f"{assumed['cards']} card{'s' * (assumed['cards'] > 1)} at once, {assumed['context']} tokens of context, "
         f"acceptance {', '.join(f'{one:g}' for one in assumed['acceptance'])}",
-        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a token if plain",
+        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a token "
+        "without drafts",
     ]
     parts += in_words(document["vocabulary"])
     cards = memory["cards_needed"]
@@ -137,7 +138,7 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
             f"memory: {memory['total_bytes'] / 1e9:.1f} GB with the drafts and the cache, of {memory['has_gb']:g} GB: "
             + each
             + (
-                "; the time of a token is that of layers on one card after the other (--cards for all at once)"
+                f"; times are those of one card after the other, each with its layers (--cards {cards}: all at once)"
                 if cards > assumed["cards"]
                 else ""
             )
@@ -217,7 +218,7 @@ def _sheet_verdicts(document: Mapping[str, Any], target: str) -> list[str | Tabl
         if parameters is None:
             parts.append(f"{name} pays for no target, however large")
         else:
-            parts.append(f"{name} stops paying for targets below {_size(parameters)} of the bits of {target}")
+            parts.append(f"{name} stops paying for targets below {_size(parameters)}, of as many bits each as {target}")
     return parts
 
 

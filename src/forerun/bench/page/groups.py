@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from forerun.bench.cells.table import COLUMNS, rows_of
+from forerun.bench.cells.table import title as cell_title
 from forerun.bench.doubts import has_interval
 from forerun.bench.page.svg import Point, columns, intervals, lines, stacks
-from forerun.bench.page.tables import figure, grid, number, percent, table
+from forerun.bench.page.tables import figure, grid, table
 from forerun.bench.report import remarks, table_of, title
 from forerun.bench.summary import PLAIN
 from forerun.bench.variants import ADAPTIVE, PARTS
@@ -17,8 +19,6 @@ from forerun.bench.variants import ADAPTIVE, PARTS
 ORIGINS = ("drafted", "bonus", "recovered", "decoded")
 SPENT = (*PARTS, "api")
 """What decoding's time goes to; "api" lies between engine and user."""
-COLUMNS = ("variant", "tokens/s", "whole, tokens/s", "over plain", "tokens/pass", "accepted", "sources")
-"""Of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,9 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
             for over in ("speedup_over", "end_to_end_speedup_over")
         )
         level = 95 if all(has_interval(f["speedup_over"].get(PLAIN, {})) for f in figures.values()) else None
-        lines = [*remarks(document, name)]
-        found.append(Group(name, title(document, name), level, figures, decoding, whole, table_of(figures), lines))
+        said = [*remarks(document, name)]
+        found.append(Group(name, title(document, name), level, figures, decoding, whole, table_of(figures), said))
     for name, figures in document.get("cells", {}).items():
-        cell = figures["cell"]
-        about = (
-            f"{cell['workload']}, temperature {cell['temperature']:g}, {cell['sequences']} at once, context of "
-            f"{cell['context']} tokens, draft: {cell['draft']}; {figures['blocks']} blocks in {figures['runs']} runs"
-        )
         sides = figures["contenders"]
         decoding, whole = (
             {
@@ -65,8 +60,8 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
             for metric in ("decoding", "whole")
         )
         probes = [(float(at), float(reading)) for at, reading in figures.get("probes", ())]
-        rows = (COLUMNS, [_row(side, f, decoding.get(side)) for side, f in sides.items()])
-        found.append(Group(name, about, 99, sides, decoding, whole, rows, (), probes))
+        rows = (COLUMNS, rows_of(figures))
+        found.append(Group(name, cell_title(figures), 99, sides, decoding, whole, rows, (), probes))
     return found
 
 
@@ -96,24 +91,6 @@ def group_part(group: Group) -> str:
 def bandwidth(readings: list[Point]) -> str:
     """The plot of a probe's readings (seconds, GB/s)."""
     return figure(lines({"GB/s": readings}, "seconds", "GB/s"), "Memory bandwidth while this was measured")
-
-
-def _row(name: str, figures: Mapping[str, Any], ratio: tuple[float, float, float] | None) -> list[str]:
-    """A contender of a cell."""
-    over = "1" if name == PLAIN else "–"
-    if ratio is not None:
-        over = "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
-    sources = figures.get("sources") or {}
-    total = sum(sources.values())
-    return [
-        name,
-        number(figures["tokens_per_s"], 1),
-        number(figures.get("whole_tokens_per_s"), 1),
-        over,
-        number(figures.get("tokens_per_pass")),
-        percent(figures.get("acceptance_rate")),
-        ", ".join(f"{source or '?'} {percent(times / total)}" for source, times in sources.items()) or "–",
-    ]
 
 
 def _of_prompts(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
