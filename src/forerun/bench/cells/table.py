@@ -43,8 +43,8 @@ def print_cells(document: Mapping[str, Any], file: TextIO) -> None:
     console.print(table)
     for text, answer, places in verdicts(document["verdict"]):
         console.print(f"{text}: {answer}")
-        for place in places:
-            console.print(f"  {place}")
+        for one in places:
+            console.print(f"  {one}")
 
 
 def rows_of(figures: Mapping[str, Any]) -> list[list[str]]:
