@@ -66,8 +66,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP) $(NATIVE)
 
 # Compiles only what changed: the build tools are the environment's own, so the build directory (build/) stays valid.
+# Where the environment was made just now, it was compiled there; make looked at the file's time before that.
 $(NATIVE): $(STAMP) $(SOURCES)
-	$(BIN)/python -m pip install -q --no-build-isolation $(FLAGS) --no-deps -e .
+	if [ -n "$$(find $? -newer $(NATIVE) 2>&1)" ]; then \
+	  $(BIN)/python -m pip install -q --no-build-isolation $(FLAGS) --no-deps -e .; fi
 	touch $(NATIVE)
 
 clean:

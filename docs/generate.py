@@ -123,6 +123,7 @@ def parameters() -> str:
     from forerun.cli.flags import options_of
     from forerun.cli.options import PYTHON_ONLY, Sampling
     from forerun.sampling import NOT_BUILT, SamplingParams
+    from forerun.server.requests import ChatRequest, CompletionRequest
 
     defaults = {field.name: field.default for field in fields(SamplingParams)}
     panels: dict[str, list[str]] = {}
@@ -133,8 +134,14 @@ def parameters() -> str:
     for panel, names in panels.items():
         shown = [f"`{name}`{'' if not defaults[name] else f' {defaults[name]}'}" for name in names]
         rows.append(f"| {panel} | {', '.join(shown)} |")
+    served = {name for request in (CompletionRequest, ChatRequest) for name in request.model_fields}
     refused = ", ".join(f"`{name}`" for name in sorted(NOT_BUILT))
-    return "\n".join([*rows, "", f"Refused by name until they are built: {refused}."])
+    taken = ", ".join(f"`{name}`" for name in sorted(NOT_BUILT) if name in served)
+    return "\n".join([
+        *rows, "",
+        f"Refused by name in Python and on the command line: {refused}. Requests to `forerun serve` may have {taken}",
+        "([docs/serving.md](docs/serving.md)).",
+    ])  # fmt: skip
 
 
 PARTS: dict[str, Callable[[], str]] = {

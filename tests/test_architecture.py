@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "forerun"
 # Lowest first. A module may import from its own layer's package and from layers before it.
 LAYERS = [
     {"_native"},  # compiled from csrc/
-    {"version", "errors", "types", "checks"},
+    {"version", "errors", "types", "checks", "extras"},
     {"arrays", "topology"},
     {"models"},
     {"runtime"},

@@ -14,9 +14,10 @@ from tests.bench.toys import draft, quick_probe, target
 from typer.testing import CliRunner
 
 from forerun import loading
-from forerun.bench import cli, models, run
+from forerun.bench import cli, models, peers, run
 from forerun.drafting import ModelDrafter
-from forerun.errors import ForerunError, ParameterError
+from forerun.errors import ForerunError, InputError, MissingDependencyError
+from forerun.extras import install_line
 from forerun.llm import LLM
 from forerun.models import pull, tokenizer
 from forerun.models.store import ModelFiles
@@ -162,34 +163,51 @@ def test_a_draft_as_stored_and_requantised_are_measured_side_by_side(
     assert len(chosen) == 1
 
 
-def test_llama_cpp_that_is_not_installed_is_reported(
-    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "peer", "line"),
+    [
+        ("llama_cpp", "llama.cpp", "pip install llama-cpp-python"),
+        ("transformers", "prompt-lookup", install_line("torch")),
+        ("torch", "transformers", install_line("torch")),
+    ],
+)
+def test_a_peer_whose_package_is_missing_is_refused_before_anything_is_loaded(
+    loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, package: str, peer: str, line: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    document = document_of(
-        "chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers", "llama.cpp"
-    )
-    assert "forerun[bench]" in document["not_run"]["llama.cpp"]
+    monkeypatch.setitem(sys.modules, package, None)
+    error = refusal("chat", "--target", "toy", "--peers", peer)
+    assert isinstance(error, MissingDependencyError)
+    assert line in str(error)
+    assert loaded == []
 
 
-def test_peers_that_cannot_be_loaded_are_reported_and_the_bench_goes_on(
+def test_peers_that_cannot_be_loaded_are_told_at_once_and_the_bench_goes_on(
     loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    def no_room(*given: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(peers, "load_plain", no_room)
     result = invoke(
-        "chat", "--target", "toy", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers", "transformers,assisted"
-    )
+        "chat", "--target", "toy", "--draft", "toy-draft", "--k", "1", "--max-tokens", "4", "--prompts", "1", "--peers",
+        "transformers,assisted",
+    )  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout.rstrip("\n").split("\n")[-1])
-    assert "ModuleNotFoundError" in document["not_run"]["transformers"]
-    assert "--draft" in document["not_run"]["assisted"]
+    assert document["not_run"] == dict.fromkeys(("transformers", "assisted"), "MemoryError: no room")
     assert "not run: transformers" in result.stdout
+    told, _, measuring = result.stderr.partition("0/")
+    assert "not run: transformers: MemoryError: no room" in told
+    assert measuring, "progress comes after it"
 
 
 def test_a_draft_only_for_the_assisted_peer_is_not_loaded_by_forerun(
     loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
+    def no_room(*given: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(peers, "load_plain", no_room)
     result = invoke(
         "chat", "--target", "toy", "--draft", "toy-draft", "--drafters", "lookup", "--k", "1", "--max-tokens", "4",
         "--prompts", "1", "--peers", "assisted",
@@ -231,13 +249,16 @@ def test_settings_of_a_draft_model_reach_load_also_where_no_model_drafts(
         (("chat", "--peers", "vllm"), "vllm"),
         (("chat", "--plot", "x.gif"), r"x\.gif"),
         (("chat", "--output", "/no/such/directory/x.json"), "cannot be written"),
+        (("chat", "--report", "x.pdf"), r"report: 'x\.pdf' is not a \.html file"),
+        (("chat", "--peers", "assisted"), "peers: assisted needs a draft model"),
+        (("chat", "--drafters", "adaptive", "--k", "1"), "k: adaptive chooses it every round"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_loaded(
     loaded: list[dict[str, Any]], arguments: tuple[str, ...], message: str
 ) -> None:
     error = refusal("--target", "toy", *arguments)
-    assert isinstance(error, ParameterError)
+    assert isinstance(error, InputError)
     assert re.search(message, str(error)), str(error)
     assert loaded == []
 

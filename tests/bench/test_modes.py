@@ -18,7 +18,7 @@ from forerun.bench import models, modes, workloads
 from forerun.bench.cells import definitions
 from forerun.bench.cells.definitions import Cell
 from forerun.drafting import ModelDrafter
-from forerun.errors import ParameterError
+from forerun.errors import InputError
 from forerun.llm import LLM
 from forerun.models import pull
 from forerun.models.store import ModelFiles
@@ -151,7 +151,12 @@ def test_adaptive_drafting_beside_fixed_drafters_on_workloads(loaded: list[dict[
         (("--cells", "nothing"), "cells: 'nothing' is not known"),
         (("--cells", "one", "--phases"), "phases: cannot be measured beside cells"),
         (("--cells", "one", "--temperature", "1"), "temperature: is not used with --cells"),
-        (("chat", "--cells", "one"), "workloads: is not used with --cells"),
+        (("chat", "--cells", "one"), "^WORKLOAD is not used with --cells"),
+        (("--server", "forerun"), "^server: is not used for workloads"),
+        (
+            ("--phases", "--draft", "d", "--draft-vocabulary", "9", "--draft-min-confidence", "0.5"),
+            "^draft_min_confidence: is not used with --phases",
+        ),
         (("--cells", "one", "--k", "3"), "k: is not used with --cells"),
         (("--cells", "one", "--plot", "x.png"), "plot: is not used with --cells"),
         (("--cells", "one", "--peers", "transformers"), "peers: is not used with --cells"),
@@ -178,7 +183,7 @@ def test_what_a_mode_does_not_use_is_refused_before_anything_is_loaded(
     loaded: list[dict[str, Any]], arguments: tuple[str, ...], message: str
 ) -> None:
     error = refusal("--target", "toy", *arguments)
-    assert isinstance(error, ParameterError)
+    assert isinstance(error, InputError)
     assert re.search(message, str(error)), str(error)
     assert loaded == []
 

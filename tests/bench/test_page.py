@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from tests.bench.test_cells import line
 from tests.bench.test_run import run
-from tests.bench.toys import PROMPTS, draft, quick_probe, target
+from tests.bench.toys import PROMPTS, Scripted, draft, quick_probe, target
 
 from forerun.bench.acceptance import run_acceptance
 from forerun.bench.cells.pool import pooled
 from forerun.bench.cells.run import Measuring
+from forerun.bench.cells.table import COLUMNS, rows_of
+from forerun.bench.cells.table import title as cell_title
 from forerun.bench.depth import run_depths
 from forerun.bench.page import svg
 from forerun.bench.page.page import page_of, write_page
 from forerun.bench.page.tables import facts, shown, table
 from forerun.bench.phases import Phase, run_phases
+from forerun.bench.report import remarks, table_of, title
 from forerun.control.policy import FixedLength
 from forerun.drafting import ModelDrafter
 from forerun.llm import LLM
@@ -90,7 +93,8 @@ def test_a_page_of_workloads_shows_where_time_and_tokens_went() -> None:
     text = " ".join(checker.text)
     for needed in (
         "forerun bench: toy and toy-draft", document["command"], document["commit"], document["hardware"]["cpu"],
-        "Decoding over plain, 95 % intervals", "Where the time of decoding went", "Where the tokens came from",
+        "Decoding over plain, of too few prompts for intervals", "Where the time of decoding went",
+        "Where the tokens came from",
         "Acceptance by depth", "How long adaptive drafted: rounds by k", "t(rows)", "Memory bandwidth",
         "recovered", "bonus", "target", "verify", "Settings", "temperature",
     ):  # fmt: skip
@@ -102,6 +106,24 @@ def test_a_page_of_workloads_shows_where_time_and_tokens_went() -> None:
         assert name in text
 
 
+def test_a_page_of_workloads_says_all_that_the_text_says() -> None:
+    """Every figure of the printed tables, and every line below them."""
+    prompts = {"chat": [[1, 2, 3], [4, 5], [6, 7, 8]]}
+    document = run([Scripted("transformers", 50.0)], prompts=prompts)
+    document["probe"]["threshold"] = 12.5
+    checker = checked(page_of(document))
+    texts = {text.strip() for text in checker.text}
+    heads, rows = table_of(document["workloads"]["chat"])
+    assert set(heads) <= texts
+    for cells in rows:
+        assert set(cells) <= texts, cells
+    assert {*remarks(document, "chat"), title(document, "chat")} <= texts
+    whole = " ".join(checker.text)
+    for needed in ("Decoding over plain, 95 % intervals", "reading target's weights", "3.00 GB a pass",
+                   "parted at 12.5 GB/s", "Not run: assisted: no reason"):  # fmt: skip
+        assert needed in whole, needed
+
+
 def test_a_page_of_cells_has_the_claims() -> None:
     document = pooled([line()])
     text = " ".join(checked(page_of(document)).text)
@@ -109,6 +131,15 @@ def test_a_page_of_cells_has_the_claims() -> None:
     assert "Memory bandwidth while this was measured" in text
     assert "adaptive warm" in text
     assert "99 % intervals" in text
+
+
+def test_a_page_of_cells_has_the_printed_tables() -> None:
+    document = pooled([line()])
+    texts = {text.strip() for text in checked(page_of(document)).text}
+    for figures in document["cells"].values():
+        assert {*COLUMNS, cell_title(figures)} <= texts
+        for cells in rows_of(figures):
+            assert {cell.strip() for cell in cells} <= {*texts, ""}, cells
 
 
 def test_a_page_of_the_other_modes() -> None:

@@ -17,7 +17,7 @@ FILES = (Path("target.gguf"), "gguf"), (Path("draft.gguf"), "gguf")
 class Generating:
     """A model whose `generate` delivers blocks as large as the setting it finds, and remembers its arguments."""
 
-    device = "cpu"
+    device, dtype = "cpu", torch.bfloat16
 
     def __init__(self) -> None:
         self.generation_config = SimpleNamespace()
@@ -95,6 +95,7 @@ def test_settings_that_leave_nothing_to_time_are_passed_over() -> None:
     assisted._chosen = Setting(2)
     assisted.prepare([[1], [2]], 8)
     assert assisted.describe()["setting"]["num_tokens"] == 2
+    assert assisted.describe()["dtype"] == "bfloat16"
     assisted._chosen = Setting(20)
     with pytest.raises(NothingDecodedError, match="--max-tokens"):
         assisted.generate([1], 8)

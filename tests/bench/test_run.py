@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from forerun.bench.summary import PLAIN
 from forerun.bench.variants import DRAFT_MODELS
 from forerun.bench.weights import bytes_per_pass
 from forerun.errors import InputError, MissingDependencyError, ParameterError
+from forerun.extras import install_line
 
 
-def run(peers: Any = (), **changed: Any) -> dict[str, Any]:
+def run(peers: Any = (), prompts: Any = PROMPTS, **changed: Any) -> dict[str, Any]:
     wanted = settings(**changed)
     drafts = {name: draft() for name in DRAFT_MODELS if name in wanted.drafters}
     return bench(
-        toy_llm(), drafts, wanted, PROMPTS, weights={"target": 3_000_000_000, "model": None}, peers=peers,
+        toy_llm(), drafts, wanted, prompts, weights={"target": 3_000_000_000, "model": None}, peers=peers,
         not_run={"assisted": "no reason"}, command="forerun bench chat edit", probe=quick_probe(),
     )  # fmt: skip
 
@@ -206,7 +208,7 @@ def test_a_plot_needs_a_png_name_and_matplotlib(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ParameterError, match=r"\.png"):
         check_plot(Path("plot.jpg"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"forerun\[bench\]"):
+    with pytest.raises(MissingDependencyError, match=re.escape(install_line("bench"))):
         check_plot(Path("plot.png"))
 
 

@@ -17,7 +17,10 @@ from forerun.cli.compare import Comparison
 from forerun.cli.render import TextOutput
 from forerun.engine.statistics import Statistics
 from forerun.result import Piece, Result, Usage
-from forerun.types import Origin
+from forerun.runtime.base import Rows
+from forerun.runtime.cost import UNUSED
+from forerun.runtime.toy import ToyModel
+from forerun.types import Origin, Span
 
 GREEDY = ("--target", "toy", "--temperature", "0")
 DRAFTED = (*GREEDY, "--draft", "toy-draft", "--k", "3")
@@ -31,6 +34,30 @@ def test_compare_runs_the_plain_target_too(invoke: Invoke) -> None:
     assert result.exit_code == 0
     assert len(result.stdout) == 40, "the second run's text is not printed"
     assert "the speed of plain decoding; text identical (40 tokens)" in result.stderr
+
+
+def test_compare_warms_both_models_up_first(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only a model's first passes cost is charged to neither run; no policy and no trace sees those passes."""
+    fed: dict[int, list[int]] = {}
+    forward = ToyModel.forward
+
+    def noted(self: ToyModel, spans: list[Span]) -> Rows:
+        fed.setdefault(id(self), []).extend(span.sequence_id for span in spans)
+        return forward(self, spans)
+
+    monkeypatch.setattr(ToyModel, "forward", noted)
+    for flags in ((), ("--k", "auto")):
+        fed.clear()
+        result = invoke("generate", "hello", *GREEDY, "--draft", "toy-draft", *flags, "--compare")
+        assert result.exit_code == 0, result.stderr
+        assert len(fed) == 2
+        for ids in fed.values():
+            first_of_the_request = next(place for place, one in enumerate(ids) if one != UNUSED)
+            assert first_of_the_request >= 4
+            assert UNUSED not in ids[first_of_the_request:]
+    fed.clear()
+    invoke("generate", "hello", *DRAFTED)
+    assert not any(UNUSED in ids for ids in fed.values())
 
 
 def test_compare_on_a_terminal_counts_the_second_run(terminal: type[Terminal]) -> None:

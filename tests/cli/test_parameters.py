@@ -150,6 +150,7 @@ REFUSED = [
     (("--stop", r"\end"), r"--stop: \e is not an escape. \n, \t, \r and \\ are"),
     (("--stop", "x\\"), "--stop: it ends with half an escape"),
     (("--stop", "\udcff"), "--stop: it is not valid UTF-8"),
+    (("--seed", "-1"), "--seed: -1 is not allowed. a whole number from 0 to 2^64 - 1"),
     (("--n", "0"), "--n: 0 is not allowed"),
     (("--n", "3", "--best-of", "2"), "--best-of: 2 is not allowed. a whole number from n to 1000"),
     (("--n", "1001"), "--n: 1001 is not allowed. a whole number from 1 to 1000"),
@@ -187,6 +188,7 @@ def test_a_bad_value_is_refused_before_any_model_is_loaded(
     result = invoke(*command, "--target", "toy", *flags, input="never read\n")
     assert (result.exit_code, result.stdout) == (2, "")
     assert fact in result.stderr
+    assert "None" not in result.stderr, "no flag takes it"
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -79,6 +79,13 @@ def test_predictions_follow_from_what_is_printed_beside_them(invoke: Invoke) -> 
     assert two >= passes * 0.999, "a round is its passes and the host's part"
 
 
+def test_doubts_are_told(invoke: Invoke) -> None:
+    result = invoke("plan", "toy", "--max-tokens", "4", "--num-prompts", "1", "--k", "1")
+    assert "1 prompt tells little about others: --num-prompts 3 or more" in result.stdout
+    found = document(invoke, "toy", "--max-tokens", "4", "--num-prompts", "2", "--k", "1")
+    assert found["doubts"][0].startswith("2 prompts tell little")
+
+
 def test_a_target_that_drafts_for_itself_is_always_right(invoke: Invoke) -> None:
     found = document(invoke, "toy", "toy", *SMALL)
     assert found["acceptance_by_depth"]["toy"] == [1.0, 1.0]
@@ -192,8 +199,59 @@ def test_exports(invoke: Invoke, engine: str) -> None:
     found = document(invoke, *SHEET, "--export", engine)
     assert found["export"]["engine"] == engine
     assert "8b@16" in found["export"]["text"]
-    text = invoke("plan", *SHEET, "--export", engine).stdout
-    assert f"for {engine}:" in text
+    result = invoke("plan", *SHEET, "--export", engine)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == found["export"]["text"] + "\n", "what can be kept in a file, and nothing else"
+    report = invoke("plan", *SHEET).stdout
+    assert "140.0 GB of weights" in report
+    assert report in result.stderr
+    assert all(f"note: {note}" in result.stderr for note in found["export"]["notes"])
+
+
+def test_an_export_of_nothing_is_told(invoke: Invoke) -> None:
+    result = invoke("plan", *SHEET, "--acceptance", "0", "--export", "vllm")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "note: not drafting is leaving --speculative-config out" in result.stderr
+
+
+def test_a_datasheet_recommends_no_draft_of_another_vocabulary(invoke: Invoke) -> None:
+    pair = ("qwen2.5-coder-1.5b", "smollm2-135m", "qwen2.5-coder-0.5b", "--for", "a100")
+    found = document(invoke, *pair, "--export", "vllm")
+    assert found["vocabulary"]["qwen2.5-coder-0.5b"] == "same"
+    assert "that of smollm2" in found["vocabulary"]["smollm2-135m"]
+    assert list(found["predicted"]) == ["qwen2.5-coder-0.5b"]
+    assert "smollm2" not in found["export"]["text"]
+    text = invoke("plan", *pair).stdout
+    assert "vocabulary of smollm2-135m: target and draft differ" in text
+    assert "; left out" in text
+    assert "vocabulary of qwen2.5-coder-0.5b: the same as the target" in text
+
+
+def test_a_shape_has_no_vocabulary_and_the_plan_says_so(invoke: Invoke) -> None:
+    assert document(invoke, *SHEET)["vocabulary"] == {"8b@16": "unknown"}
+    text = invoke("plan", "70b@16", "8b@16", "1b@16", "--for", "a100").stdout
+    assert "vocabulary of 8b@16, 1b@16: not known here, taken to be the target's" in text
+
+
+def test_a_datasheet_compares_files_token_by_token(tmp_path: Path) -> None:
+    target = write_tiny_gguf(tmp_path / "target.gguf", seed=3)
+    odd = write_tiny_gguf(tmp_path / "odd.gguf", swap=[(310, 300)])
+    result = CliRunner().invoke(app, ["plan", str(target), str(odd), str(target), "--for", "a100", "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert "id 300 is" in found["vocabulary"][str(odd)]
+    assert found["vocabulary"][str(target)] == "same"
+    refused = CliRunner().invoke(app, ["plan", str(target), str(odd), "--for", "a100"])
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert "id 300 is" in refused.stderr
+    assert "--drafter" not in refused.stderr, "plan has no such flag"
+
+
+def test_the_best_k_at_the_end_of_the_range_is_said(invoke: Invoke) -> None:
+    hint = "is the longest that was tried: --k 0-{} tries longer ones"
+    assert hint.format(4) in invoke("plan", *SHEET, "--k", "0-2").stdout
+    assert "is the longest" not in invoke("plan", *SHEET, "--k", "0-20").stdout
+    assert "is the longest" not in invoke("plan", *SHEET, "--k", "64", "--acceptance", "0.999").stdout
 
 
 def test_a_picture(invoke: Invoke, tmp_path: Path) -> None:
@@ -257,11 +315,16 @@ def test_a_workload_that_is_not_installed_is_left_out(invoke: Invoke, monkeypatc
         (("70b@16", "--for", "a100", "--cards", "0"), 2, "--cards: 0 is not allowed"),
         (("70b@16", "--bandwidth", "100"), 2, "--flops: needed beside --bandwidth"),
         (("70b@16", "--bandwidth", "nan", "--flops", "1"), 2, "--bandwidth: nan is not allowed"),
-        (("0b@16", "--for", "a100"), 2, "'0b@16' is no model"),
+        (("0b@16", "--for", "a100"), 2, "error: '0b@16' is no model"),
+        (
+            ("qwen2.5-coder-1.5b", "smollm2-135m", "--for", "h100"),
+            3,
+            "qwen2.5-coder-1.5b has the vocabulary of qwen2.5 and smollm2-135m that of smollm2. choose a draft",
+        ),
         (("70b@0", "--for", "a100"), 2, "'70b@0' is no model"),
         (("no-such-model", "--for", "a100"), 3, "give its shape, for example 70b@16"),
         (("org/name", "--for", "a100"), 2, "org/name is not on this machine"),
-        (("toy", "suffix"), 2, "--draft: suffix is the name of a drafter"),
+        (("toy", "suffix"), 2, "error: suffix is the name of a drafter"),
         (("toy", "toy-new"), 3, "the architecture 'mamba' is not served"),
         (("toy-new",), 3, "the architecture 'mamba' is not served"),
         (("no-such-model",), 3, "no-such-model"),

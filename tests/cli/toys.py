@@ -85,7 +85,7 @@ class ByteDetokenizer:
 def toy_model(name: str, context_length: int | None = None) -> ToyModel:
     """The model called `name`, with its trouble."""
     if name == "toy-torchless":
-        raise MissingDependencyError("torch is not installed", "", "pip install forerun[torch]")
+        raise MissingDependencyError("torch is not installed", "", "pip install torch")
     context_length = context_length or (24 if name == "toy-small" else 4096)
     return ToyModel(_phrase if name == "toy-phrase" else _letters(name), SIZE, context_length)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.tiny_gguf import write_tiny_gguf
 
-from forerun.errors import ParameterError
+from forerun.errors import InputError, ParameterError
 from forerun.planning.datasheet import Assumed, Pair, document, shrinkage, smallest_target
 from forerun.planning.devices import DEVICES, Device, find_device, own_device
 from forerun.planning.memory import num_cards
@@ -124,7 +124,7 @@ def test_shapes_as_they_are_typed() -> None:
     for text in ("qwen2.5-coder-1.5b", "70", "b", "70b@", "70b:80x8", "models/70b", "70b@16.gguf"):
         assert parse_shape(text) is None, text
     for text in ("0b", "1k@0.1", "1e40", "70b@100", "70b:0x8x128"):
-        with pytest.raises(ParameterError):
+        with pytest.raises(InputError):
             parse_shape(text)
 
 

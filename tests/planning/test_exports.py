@@ -51,7 +51,12 @@ def test_vllm() -> None:
         "prompt_lookup_min": 2,
         "prompt_lookup_max": 4,
     }
-    assert json.loads(flags(export("vllm", Wish("suffix", 8)).text)["--speculative-config"])["method"] == "suffix"
+    suffix = export("vllm", Wish("suffix", 8))
+    assert json.loads(flags(suffix.text)["--speculative-config"])["method"] == "suffix"
+    default, older = suffix.notes
+    assert "Model Runner V2, the default, verifies num_speculative_tokens in every round" in default
+    assert "V1" in older
+    assert "needs pip install arctic-inference" in older
 
 
 def test_sglang() -> None:
@@ -106,6 +111,25 @@ def test_not_drafting_and_names(engine: str) -> None:
         config = yaml(made.text)["speculative_config"]
         assert isinstance(config, dict)
         assert config["speculative_model"] == "a draft's name"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_temperature_changes_the_settings_or_is_noted(engine: str) -> None:
+    """A draft model's tokens are to be sampled; copied text is accepted with the target's probability as it stands."""
+    greedy, sampled = (export(engine, Wish("d", 5, "t", "org/d", temperature)) for temperature in (0.0, 0.7))
+    assert greedy != sampled
+    if greedy.text == sampled.text:
+        assert any("fewer are accepted than was planned with at 0.7" in note for note in sampled.notes)
+    for drafter in ("lookup", "suffix"):
+        assert export(engine, Wish(drafter, 5)) == export(engine, Wish(drafter, 5, temperature=0.7))
+
+
+def test_tensorrt_llm_samples_drafts_by_rejection() -> None:
+    made = export("tensorrt-llm", Wish("d", 5, "t", "org/d", 0.7))
+    config = yaml(made.text)["speculative_config"]
+    assert isinstance(config, dict)
+    assert config["use_rejection_sampling"] is True
+    assert any("prototype" in note for note in made.notes)
 
 
 def test_engines_that_nothing_is_known_of() -> None:

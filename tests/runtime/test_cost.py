@@ -14,7 +14,7 @@ from tests.runtime.tiny import tiny
 
 from forerun.runtime import cost as cost_module
 from forerun.runtime.base import Rows
-from forerun.runtime.cost import ROWS, measure_cost, read_tokens
+from forerun.runtime.cost import ROWS, measure_cost, read_tokens, warm_up
 from forerun.runtime.torch import TorchModel
 from forerun.runtime.torch import model as model_module
 from forerun.runtime.toy import ToyModel
@@ -137,3 +137,18 @@ def test_tokens_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_toy_model_keeps_the_contract() -> None:
     check_model_contract(lambda: ToyModel.random(7, order=2, context_length=40))
+
+
+@pytest.mark.parametrize(("limit", "widths"), [(None, [1, 2, 4, 64]), (9, [1, 2, 4, 2]), (7, [1, 2, 4]), (2, [1])])
+def test_warming_up_makes_a_pass_of_each_kind_and_leaves_nothing(limit: int | None, widths: list[int]) -> None:
+    class Noting(ToyModel):
+        widths: ClassVar[list[int]] = []
+
+        def forward(self, spans: Sequence[Span]) -> Rows:
+            Noting.widths += [len(span.tokens) for span in spans]
+            return super().forward(list(spans))
+
+    model = Noting.from_table(np.zeros((5, 5)), context_length=limit)
+    warm_up(model)
+    assert Noting.widths == widths
+    assert model.num_sequences == 0

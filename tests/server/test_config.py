@@ -17,6 +17,7 @@ from tests.cli.conftest import invoke, quiet_environment, start  # noqa: F401
 from tests.server.serving import PATIENCE_S
 
 from forerun.errors import InputError, ParameterError
+from forerun.extras import install_line
 from forerun.server.config import ServerConfig, make_config, model_settings
 from forerun.server.logs import JsonLines, TextLines
 
@@ -127,7 +128,7 @@ def test_the_command_says_what_to_install(invoke: Any, monkeypatch: pytest.Monke
     done = invoke("serve", "toy")
     assert done.exit_code == 6
     assert "uvicorn is not installed" in done.stderr
-    assert "pip install 'forerun[serve]'" in done.stderr
+    assert install_line("serve") in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM")

@@ -21,13 +21,13 @@ from forerun.bench.load.run import LoadSettings, measure_load
 from forerun.bench.load.table import print_load
 from forerun.bench.models import Loaded, load_all_peers, load_models, models_of
 from forerun.bench.modes import Bench, Printer, measure_mode
-from forerun.bench.page.page import write_page
+from forerun.bench.page.page import check_page, write_page
 from forerun.bench.peers import PEERS, check_peers
 from forerun.bench.plot import check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.rounds import Prompts, Report
 from forerun.bench.run import Settings, bench
-from forerun.bench.variants import DRAFTERS
+from forerun.bench.variants import ADAPTIVE, DRAFTERS
 from forerun.bench.workloads import WORKLOADS, load_workload
 from forerun.checks import listed, some_of, whole, writable
 from forerun.errors import ParameterError
@@ -209,7 +209,10 @@ def bench_command(
     )
     _check(settings, {"plot": plot, "output": output, "append": append, "report": report})
     check_plot(plot)
+    check_page(report)
     asked = modes.name
+    if asked is None and settings.drafters == (ADAPTIVE,) and is_given(context_of_flags, "k"):
+        raise ParameterError("k", "adaptive chooses it every round", "leave it out, or add another drafter")
     tasks = {name: load_workload(name, settings.prompts) for name in settings.workloads if asked in (None, ACCEPTANCE)}
     loaded = load_models(settings, mirror)
     with loaded.llm as llm:
@@ -269,7 +272,7 @@ def _check(settings: Settings, written: Mapping[str, Path | None]) -> None:
     whole("context", settings.context, 1, None, "a whole number of tokens, at least 1")
     whole("rounds", settings.rounds, 1, None, "a whole number of at least 1")
     SamplingParams(temperature=settings.temperature, seed=settings.seed)
-    check_peers(settings.peers)
+    check_peers(settings.peers, settings.draft)
     models = models_of(settings.drafters, settings.draft)
     if models and settings.draft is None:
         raise ParameterError(
@@ -293,6 +296,8 @@ def _measure(loaded: Loaded, settings: Settings, prompts: Prompts) -> dict[str, 
     longest = max(len(prompt) for of_workload in prompts.values() for prompt in of_workload)
     most = max(longest + settings.max_tokens, settings.context + max(ROWS))
     peers, not_run = load_all_peers(settings, loaded, most)
+    for name, reason in not_run.items():  # now, while the run can still be ended, and at its end once more
+        print(f"not run: {name}: {reason}", file=sys.stderr, flush=True)
     with _progress() as report:
         return bench(
             loaded.llm, loaded.drafts, settings, prompts,

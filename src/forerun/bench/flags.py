@@ -11,7 +11,7 @@ from forerun.bench.modes import NUM_SETS, Modes
 from forerun.bench.variants import DRAFT_MODELS
 from forerun.checks import listed, real, some_of
 from forerun.drafting import COPIERS
-from forerun.errors import ParameterError
+from forerun.errors import InputError, ParameterError
 
 ACCEPTANCE = "acceptance"
 _MODELS = {
@@ -52,12 +52,12 @@ def modes_of(context: Any, given: Mapping[str, Any]) -> Modes:
     wanted = [name for name, is_asked in asked.items() if is_asked]
     if len(wanted) > 1:
         raise ParameterError(wanted[1], f"cannot be measured beside {wanted[0]}", "run the bench once for each")
-    for name in [parameter.name for parameter in context.command.params if is_given(context, parameter.name)]:
-        homes = ONLY_MODES.get(name)
-        if wanted and name not in USED[wanted[0]]:
-            raise ParameterError(name, f"is not used with --{wanted[0]}", "leave it out")
+    for parameter in [one for one in context.command.params if is_given(context, one.name)]:
+        homes = ONLY_MODES.get(parameter.name)
+        if wanted and parameter.name not in USED[wanted[0]]:
+            raise _unused(parameter, f"is not used with --{wanted[0]}", "leave it out")
         if not wanted and homes is not None:
-            raise ParameterError(name, "is not used for workloads", f"give it with --{' or --'.join(homes)}")
+            raise _unused(parameter, "is not used for workloads", f"give it with --{' or --'.join(homes)}")
     real("minutes", given["minutes"], 0.0, 10_000.0, "a number of minutes, at least 0, for example 5")
     return Modes(
         choose_cells(given["cells"]) if given["cells"] is not None else (), given["phases"],
@@ -98,6 +98,13 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
         raise ParameterError(ACCEPTANCE, "needs a draft model", "give --draft MODEL")
     values["drafters"] = names
     return values
+
+
+def _unused(parameter: Any, fact: str, remedy: str) -> InputError:
+    """By the name that was typed, which may differ from the function's: --server fills `servers`."""
+    if parameter.param_type_name == "argument":
+        return InputError(f"{parameter.name.upper().removesuffix('S')} {fact}", "", remedy)
+    return ParameterError(parameter.opts[0].lstrip("-").replace("-", "_"), fact, remedy)
 
 
 def _numbers(name: str, text: str | None, least: int, need: str) -> tuple[int, ...]:

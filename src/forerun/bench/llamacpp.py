@@ -20,6 +20,7 @@ from forerun.bench.variants import Sample
 from forerun.errors import MissingDependencyError, UnsupportedModelError
 
 LLAMA_CPP = "llama.cpp"
+INSTALL_LLAMA_CPP = "pip install llama-cpp-python (minutes: it is compiled)"
 NUM_TUNING_TOKENS = 32
 NUM_BATCH = 512
 
@@ -173,9 +174,7 @@ def _library() -> Any:
     try:
         import llama_cpp
     except ImportError as error:
-        raise MissingDependencyError(
-            "llama-cpp-python is not installed", str(error), 'pip install "forerun[bench]" (it is built from source)'
-        ) from error
+        raise MissingDependencyError("llama-cpp-python is not installed", str(error), INSTALL_LLAMA_CPP) from error
     quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(quiet, None)
     _KEPT.append(quiet)

@@ -13,14 +13,16 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from forerun.bench.llamacpp import LLAMA_CPP
+from forerun.bench.llamacpp import INSTALL_LLAMA_CPP, LLAMA_CPP
 from forerun.bench.variants import Sample
 from forerun.bench.weights import bytes_per_pass
-from forerun.errors import ParameterError
+from forerun.errors import MissingDependencyError, ParameterError
+from forerun.extras import install_line
 
 PEERS = (LLAMA_CPP, "transformers", "assisted", "prompt-lookup")
 NUM_TUNING_PROMPTS = 2
@@ -134,8 +136,11 @@ class TransformersVariant:
         return Sample(tokens, clock.counts[1], first - start, last - start, len(clock.counts) - 2)
 
     def describe(self) -> dict[str, Any]:
+        told = {"dtype": str(getattr(self._model, "dtype", "unknown")).removeprefix("torch.")}
+        if not self._settings:
+            return told
         chosen = asdict(self._chosen) if self._chosen is not None else None
-        return {"setting": chosen, "tried": self._tried} if self._settings else {}
+        return {**told, "setting": chosen, "tried": self._tried}
 
 
 def load_peers(
@@ -245,11 +250,25 @@ def require_memory(num_bytes: int, meminfo: Path = Path("/proc/meminfo")) -> Non
         )
 
 
-def check_peers(names: Sequence[str]) -> None:
-    """Refuse unknown names before anything is loaded. (A peer that is not installed is reported as not run.)"""
+def check_peers(names: Sequence[str], draft: str | None) -> None:
+    """Refuse what could only be told as not run once everything else was measured: unknown names, packages that are
+    not installed (MissingDependencyError), and assisted generation without a draft."""
     for name in names:
         if name not in PEERS:
             raise ParameterError("peers", f"{name!r} is not known", f"none, or some of {','.join(PEERS)}")
+    if "assisted" in names and draft is None:
+        raise ParameterError("peers", "assisted needs a draft model", "give --draft MODEL, or leave it out")
+    if LLAMA_CPP in names and find_spec("llama_cpp") is None:
+        raise MissingDependencyError(
+            "the peer llama.cpp needs llama-cpp-python", "it is not installed",
+            f"{INSTALL_LLAMA_CPP}, or leave llama.cpp out of --peers",
+        )  # fmt: skip
+    for package in ("torch", "transformers"):
+        others = [name for name in names if name != LLAMA_CPP]
+        if others and find_spec(package) is None:
+            raise MissingDependencyError(
+                f"the peer {others[0]} needs {package}", "it is not installed", install_line("torch")
+            )
 
 
 def reason_of(error: Exception) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forerun.bench.doubts import has_interval
 from forerun.bench.summary import PLAIN
 from forerun.errors import MissingDependencyError, ParameterError
+from forerun.extras import install_line
 
 INK = "#333333"
 STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "-"), ("#009E73", "^", "-"))
@@ -30,7 +32,7 @@ def check_plot(path: Path | None) -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise MissingDependencyError(
-            "--plot needs matplotlib", "it is not installed", 'pip install "forerun[bench]"'
+            "--plot needs matplotlib", "it is not installed", f"pip install matplotlib, or {install_line('bench')}"
         ) from None
 
 
@@ -62,9 +64,14 @@ def write_plot(document: Mapping[str, Any], path: Path) -> None:
         handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 2 * columns),
         frameon=False, fontsize=9, title=f"{pair}, {settings['dtype']}", title_fontsize=11,
     )  # fmt: skip
-    note = (
-        f"{machine['cpu']}, {machine['cores']} cores; {document['commit'][:12]}; bars: 95 % of the median over prompts"
+    has_bars = any(
+        has_interval(f["speedup_over"][PLAIN])
+        for figures in workloads.values()
+        for f in figures.values()
+        if f["speedup_over"].get(PLAIN)
     )
+    bars = "bars: 95 % of the median over prompts" if has_bars else "too few prompts for bars"
+    note = f"{machine['cpu']}, {machine['cores']} cores; {document['commit'][:12]}; {bars}"
     figure.supxlabel(f"k, draft tokens per round\n{note}", fontsize=8, color=INK)
     figure.supylabel("decoding speed, forerun plain = 1", fontsize=10, color=INK)
     figure.savefig(path, format="png")
@@ -77,8 +84,8 @@ def _panel(axis: Any, figures: Mapping[str, Any], drafters: list[str], peers: li
         points = [(f["k"], f["speedup_over"][PLAIN]) for f in figures.values() if f.get("drafter") == drafter]
         points.sort(key=lambda point: point[0])
         middle = [ratio["median"] for _, ratio in points]
-        below = [ratio["median"] - ratio["low"] for _, ratio in points]
-        above = [ratio["high"] - ratio["median"] for _, ratio in points]
+        below = [ratio["median"] - ratio["low"] if has_interval(ratio) else 0.0 for _, ratio in points]
+        above = [ratio["high"] - ratio["median"] if has_interval(ratio) else 0.0 for _, ratio in points]
         handles[f"forerun, {drafter}"] = axis.errorbar(
             [k for k, _ in points], middle, yerr=[below, above], color=colour, marker=marker, linestyle=dashes,
             markersize=5, capsize=2.5, linewidth=1.6, elinewidth=0.9,

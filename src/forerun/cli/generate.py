@@ -43,7 +43,10 @@ def generate(
         bool, typer.Option("--show-drafts", help="Colour each token by where it came from", rich_help_panel=OUTPUT)
     ] = False,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Then decode again without a draft, and compare", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--compare", help="Then decode again without a draft, and compare (both warmed up)", rich_help_panel=OUTPUT
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of the text", rich_help_panel=OUTPUT)
@@ -58,6 +61,10 @@ def generate(
     settings, params = loading.given(), sampling.given()
     _check(settings, params, compare)
     with load(settings) as llm:
+        if compare:
+            from forerun.cli.compare import warm_up_all
+
+            warm_up_all(llm)
         if as_json:
             code = _print_document(llm, request, params, show_drafts, compare)
         else:

@@ -62,7 +62,13 @@ def plan(
     ] = None,
     export: Annotated[
         str | None,
-        flag("--export", "Print the choice for vllm, sglang, tensorrt-llm or llama.cpp", OUTPUT, "ENGINE"),
+        flag(
+            "--export",
+            "Print nothing but the choice, as settings of vllm, sglang, tensorrt-llm or llama.cpp (the plan goes to "
+            "standard error)",
+            OUTPUT,
+            "ENGINE",
+        ),
     ] = None,
     plot: Annotated[Path | None, flag("--plot", "Draw the plan (needs matplotlib)", OUTPUT, "FILE.png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document", rich_help_panel=OUTPUT)] = False,
@@ -136,8 +142,12 @@ def _simulate(
 def _from_datasheet(target: str, drafts: list[str], device: Device, assumed: Assumed) -> dict[str, Any]:
     from forerun.planning.datasheet import document
     from forerun.planning.shapes import find_shape
+    from forerun.planning.vocabularies import fits, verdicts
 
-    return document(find_shape(target), [find_shape(draft) for draft in drafts], device, assumed)
+    shapes = {name: find_shape(name) for name in (target, *drafts)}
+    found = verdicts(target, drafts)
+    fitting = [shapes[draft] for draft in drafts if fits(found[draft])]
+    return document(shapes[target], fitting, device, assumed) | {"vocabulary": found}
 
 
 def _measured(
@@ -192,7 +202,7 @@ def _prompts(here: Here) -> tuple[Sequence[Prompt | RandomIds], list[str]]:
 def _finish(
     document: dict[str, Any], target: str, temperature: float, engine: str | None, plot: Path | None, as_json: bool
 ) -> None:
-    from forerun.cli.plan_report import print_plan
+    from forerun.cli.plan_report import print_export, print_plan
     from forerun.planning.exports import Wish, export
     from forerun.planning.plot import write_plot
 
@@ -203,8 +213,11 @@ def _finish(
         document["export"] = {"engine": engine, "text": exported.text, "notes": exported.notes}
     if as_json:
         print(json.dumps(document, allow_nan=False))
+    elif exported is None:
+        print_plan(document, target, sys.stdout)
     else:
-        print_plan(document, target)
+        print_plan(document, target, sys.stderr)
+        print_export(document["export"])
     if plot is not None:
         write_plot(document, target, plot)
         say(f"wrote {plot}")

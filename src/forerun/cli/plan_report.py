@@ -1,20 +1,33 @@
-"""What a person sees of a plan: tables on standard output, from the document."""
+"""What a person sees of a plan: tables, from the document."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
+from forerun.bench.doubts import longer
 from forerun.cli.render import WIDE
+from forerun.cli.report import say
+from forerun.planning.vocabularies import in_words
 
 Table = tuple[list[str], list[list[str]]]
 
 
-def print_plan(document: Mapping[str, Any], target: str) -> None:
-    """All of it."""
+def print_plan(document: Mapping[str, Any], target: str, file: TextIO) -> None:
+    """All of it but the export."""
     for part in _parts(document, target):
-        _print(part)
+        _print(part, file)
+
+
+def print_export(exported: Mapping[str, Any]) -> None:
+    """The settings alone on standard output, to be kept in a file; what they leave open on standard error."""
+    say("")
+    for note in exported["notes"]:
+        say(f"note: {note}")
+    say(f"for {exported['engine']}:")
+    if exported["text"]:
+        print(exported["text"], flush=True)
 
 
 def print_simulation(document: Mapping[str, Any]) -> None:
@@ -36,7 +49,7 @@ def print_simulation(document: Mapping[str, Any]) -> None:
         ),
         "the last line is all of it but the first rounds; the best is the best fixed k of each round, from the truth",
     ):  # fmt: skip
-        _print(part)
+        _print(part, sys.stdout)
 
 
 def _parts(document: Mapping[str, Any], target: str) -> list[str | Table]:
@@ -46,25 +59,17 @@ def _parts(document: Mapping[str, Any], target: str) -> list[str | Table]:
     for name in document["predicted"]:
         parts += _predictions(document, name)
     parts += _best(document)
+    parts += document.get("doubts", ())
     if from_sheet:
         parts += _sheet_verdicts(document, target)
     parts += _load(document, "by_batch", "sequences at once", "best k and speed-up by batch")
     parts += _load(document, "by_context", "tokens of context", "best k and speed-up by context")
-    parts += _memory(document)
-    exported = document.get("export")
-    if exported is not None:
-        parts += ["", f"for {exported['engine']}:"]
-        parts += [f"  {line}" for line in exported["text"].splitlines()]
-        parts += [f"  note: {note}" for note in exported["notes"]]
-    return parts
+    return parts + _memory(document)
 
 
 def _here(document: Mapping[str, Any], target: str) -> list[str | Table]:
     band, unit = document["bandwidth_gb_per_s"], document["unit_ms"]
-    parts: list[str | Table] = [
-        f"vocabulary of {name}: {'the same as the target' if verdict == 'same' else verdict}"
-        for name, verdict in document["vocabulary"].items()
-    ]
+    parts: list[str | Table] = [*in_words(document["vocabulary"])]
     prompts = document["prompts"]
     parts += [
         f"{prompts['count']} prompts of {min(prompts['tokens'])} to {max(prompts['tokens'])} tokens, "
@@ -108,7 +113,7 @@ def _costs(costs: Mapping[str, float], roof: Mapping[str, Any] | None) -> Table:
     if roof is not None and "floor_ms" in roof:
         lines.append(["roofline, ms", *(f"{roof['floor_ms'][rows]:.1f}" for rows in costs)])
     if roof is not None:
-        lines.append(["binds", *(roof["bound"][rows] for rows in costs)])
+        lines.append(["bound by", *(roof["bound"][rows] for rows in costs)])
     return heads, lines
 
 
@@ -122,8 +127,10 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
         f"assumed: {100 * assumed['efficiency']:g} % of these peaks, {assumed['overhead_ms']:g} ms to start a pass, "
         f"{assumed['cards']} card{'s' * (assumed['cards'] > 1)} at once, {assumed['context']} tokens of context, "
         f"acceptance {', '.join(f'{one:g}' for one in assumed['acceptance'])}",
-        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a token if plain",
+        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a token "
+        "without drafts",
     ]
+    parts += in_words(document["vocabulary"])
     cards = memory["cards_needed"]
     if cards is not None:
         each = "fits into one card" if cards == 1 else f"needs {cards} cards"
@@ -131,7 +138,7 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
             f"memory: {memory['total_bytes'] / 1e9:.1f} GB with the drafts and the cache, of {memory['has_gb']:g} GB: "
             + each
             + (
-                "; the time of a token is that of layers on one card after the other (--cards for all at once)"
+                f"; times are those of one card after the other, each with its layers (--cards {cards}: all at once)"
                 if cards > assumed["cards"]
                 else ""
             )
@@ -179,7 +186,12 @@ def _best(document: Mapping[str, Any]) -> list[str | Table]:
         return ["", "best: no drafts; none of these is faster than plain decoding"]
     measured = best.get("measured_speedup")
     text = f"best: {best['drafter']} with k = {best['k']}, predicted {best['speedup']:.2f}x"
-    return ["", text + (f", measured {measured:.2f}x" if measured is not None else "")]
+    parts: list[str | Table] = ["", text + (f", measured {measured:.2f}x" if measured is not None else "")]
+    ks = [int(k) for k in document["predicted"][best["drafter"]]]
+    further = longer(ks)
+    if best["k"] == max(ks) and further is not None:
+        parts.append(f"k = {best['k']} is the longest that was tried: --k 0-{further} tries longer ones")
+    return parts
 
 
 def _sheet_verdicts(document: Mapping[str, Any], target: str) -> list[str | Table]:
@@ -206,7 +218,7 @@ def _sheet_verdicts(document: Mapping[str, Any], target: str) -> list[str | Tabl
         if parameters is None:
             parts.append(f"{name} pays for no target, however large")
         else:
-            parts.append(f"{name} stops paying for targets below {_size(parameters)} of the bits of {target}")
+            parts.append(f"{name} stops paying for targets below {_size(parameters)}, of as many bits each as {target}")
     return parts
 
 
@@ -267,13 +279,11 @@ def _size(parameters: float) -> str:
     return f"{parameters:.0f} parameters"
 
 
-def _print(part: str | Table) -> None:
+def _print(part: str | Table, file: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
-    output = Console(
-        file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE, soft_wrap=True
-    )
+    output = Console(file=file, highlight=False, markup=False, width=None if file.isatty() else WIDE, soft_wrap=True)
     if isinstance(part, str):
         output.print(part)
         return

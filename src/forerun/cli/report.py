@@ -68,9 +68,11 @@ def say(text: str) -> None:
 
 
 def as_flags(text: str) -> str:
-    """`draft=NAME` as `--draft NAME`, `strict=True` as `--strict`, `max_tokens` as `--max-tokens`: errors are written
-    for Python and read here. Names of one word are left alone, for they may be words."""
+    """`draft=NAME` as `--draft NAME`, `strict=True` as `--strict`, `max_tokens` as `--max-tokens`, no "or None" (a flag
+    is left out instead): errors are written for Python and read here. Names of one word are left alone, for they may be
+    words."""
     names = _flags()
+    text = re.sub(r",? or None\b", "", text)
 
     def flag(match: re.Match[str]) -> str:
         if match[1] not in names:

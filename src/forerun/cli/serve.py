@@ -16,6 +16,7 @@ from forerun.cli.generate import load
 from forerun.cli.options import Loading
 from forerun.cli.report import say
 from forerun.errors import InputError, MissingDependencyError
+from forerun.extras import install_line
 
 if TYPE_CHECKING:
     from forerun.server.config import ServerConfig
@@ -160,7 +161,7 @@ def require_extra() -> None:
         raise MissingDependencyError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             "the server needs the extra `serve`",
-            "pip install 'forerun[serve]'",
+            install_line("serve"),
         )
 
 

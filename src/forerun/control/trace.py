@@ -22,7 +22,9 @@ class TracedPolicy:
     {"pass": number, "sequences": [{"id", "length", "source", "k", "read", "offered", "proposed", "accepted",
     "emitted"}], "predicted": {"milliseconds", "num_tokens", "plain_ms", "plain_tokens", "purpose"} or null for a policy
     that predicts nothing, "actual": {"milliseconds", "num_tokens", "draft_ms", "target_ms", "verify_ms", "host_ms"}}.
-    `offered` are the sources that could have drafted, with the most tokens that each could; times in milliseconds.
+    `offered` are the sources that could have drafted, with the most tokens that each could; `k` the most that the one
+    chosen may draft, `proposed` how much it did: a gate, or a source that has no more, ends a draft before k. Times are
+    in milliseconds.
     """
 
     def __init__(

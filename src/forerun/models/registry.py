@@ -59,7 +59,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One registered model: `size` in bytes, `parameters` with tied embeddings counted once."""
+    """One registered model: `size` in bytes, `parameters` with tied embeddings counted once. `vocabulary`: a name that
+    all models share whose vocabulary is the same; empty: not told."""
 
     name: str
     description: str
@@ -70,6 +71,7 @@ class Entry:
     parameters: int
     hub: tuple[HubFile, ...]
     mirror: tuple[Part, ...] = ()
+    vocabulary: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or not is_safe_relative(self.file) or "/" in self.file:

@@ -31,7 +31,7 @@ def check_stops(stop: Any) -> tuple[str, ...]:
         if not isinstance(text, str):
             raise ParameterError("stop", f"{_shown(text)} is not a string", "stop_token_ids takes token ids")
         if not text:
-            raise ParameterError("stop", "an empty string would be found at once", "None or [] means no stop strings")
+            raise ParameterError("stop", "an empty string would be found at once", "leave it out for no stop strings")
         half = next((char for char in text if "\ud800" <= char <= "\udfff"), None)
         if half is not None:
             raise ParameterError(

@@ -1,13 +1,15 @@
 """The planner's choice as settings for other engines, spelled as their documentation spelled them in November 2026.
 
 vLLM          docs/features/speculative_decoding: README.md ("--speculative-config schema"), draft_model.md, n_gram.md
-              and suffix.md of the repository's main branch (vLLM 0.26)
-SGLang        docs.sglang.io, advanced_features/speculative_decoding ("Standalone", "Ngram", "Full Parameter Reference")
+              and suffix.md ("Model Runner V2") of the repository's main branch (vLLM 0.26)
+SGLang        docs.sglang.io, advanced_features/speculative_decoding ("Standalone", "Ngram", "Full Parameter
+              Reference"); that rejection sampling is for EAGLE alone is checked where server arguments are
 TensorRT-LLM  docs/source/features/speculative-decoding.md ("Usage with trtllm-bench and trtllm-serve"), and
-              NGramDecodingConfig of the LLM API reference, 1.4.0rc4
+              NGramDecodingConfig and use_rejection_sampling of the LLM API reference, 1.4.0rc4
 llama.cpp     tools/server/README.md, generated from common/arg.cpp (`--draft-max` and its like were removed there)
 
-What an engine cannot say is said as a note, never left out in silence.
+What an engine cannot say is said as a note, never left out in silence. Text that is copied (lookup, suffix) is accepted
+with the target's probability whatever the temperature, so it needs no setting for it.
 """
 
 from __future__ import annotations
@@ -80,8 +82,12 @@ def _vllm_lookup(wish: Wish) -> Export:
 
 
 def _vllm_suffix(wish: Wish) -> Export:
-    note = "num_speculative_tokens is the most that is drafted: how much is, it decides for each request"
-    return _vllm({"method": "suffix", "num_speculative_tokens": wish.k}, note)
+    return _vllm(
+        {"method": "suffix", "num_speculative_tokens": wish.k},
+        "Model Runner V2, the default, verifies num_speculative_tokens in every round, matched or not, where forerun "
+        'drafts fewer or none: with many requests at once add "enable_adaptive_verification": true',
+        "the V1 model runner decides for each request how much it drafts, and needs pip install arctic-inference",
+    )
 
 
 def _sglang(wish: Wish, algorithm: str, *rest: object, notes: tuple[str, ...] = ()) -> Export:
@@ -91,9 +97,13 @@ def _sglang(wish: Wish, algorithm: str, *rest: object, notes: tuple[str, ...] = 
 
 
 def _sglang_model(wish: Wish) -> Export:
+    note = (
+        "STANDALONE proposes the draft's likeliest tokens at any temperature (--speculative-use-rejection-sampling is "
+        f"for EAGLE), so above 0 fewer are accepted than was planned with at {wish.temperature:g}"
+    )
     return _sglang(
         wish, "STANDALONE", "--speculative-draft-model-path", wish.draft, "--speculative-num-steps", wish.k,
-        "--speculative-eagle-topk", 1,
+        "--speculative-eagle-topk", 1, notes=(note,) * (wish.temperature > 0),
     )  # fmt: skip
 
 
@@ -107,15 +117,24 @@ def _sglang_suffix(wish: Wish) -> Export:
     return Export(made.text, ["there is no suffix drafter: NGRAM is the nearest", *made.notes])
 
 
-def _tensorrt(wish: Wish, decoding_type: str, *rest: tuple[str, object], overlap: bool = True) -> Export:
+def _tensorrt(
+    wish: Wish, decoding_type: str, *rest: tuple[str, object], overlap: bool = True, notes: tuple[str, ...] = ()
+) -> Export:
     lines = ["speculative_config:", f"  decoding_type: {decoding_type}", f"  max_draft_len: {wish.k}"]
     lines += [f"  {key}: {json.dumps(value)}" for key, value in rest]
     lines += ["disable_overlap_scheduler: true"] * (not overlap)
-    return Export("\n".join(lines), ["save it as config.yaml for trtllm-serve --config config.yaml"])
+    return Export("\n".join(lines), ["save it as config.yaml for trtllm-serve --config config.yaml", *notes])
 
 
 def _tensorrt_model(wish: Wish) -> Export:
-    return _tensorrt(wish, "DraftTarget", ("speculative_model", wish.draft), overlap=False)
+    model = ("speculative_model", wish.draft)
+    if wish.temperature == 0:
+        return _tensorrt(wish, "DraftTarget", model, overlap=False)
+    note = (
+        "use_rejection_sampling is a prototype of one-model drafting and needs FlashInfer; where it does not apply a "
+        "draft token counts only if it is the very one that was drawn, and fewer are accepted than was planned with"
+    )
+    return _tensorrt(wish, "DraftTarget", model, ("use_rejection_sampling", True), overlap=False, notes=(note,))
 
 
 def _tensorrt_lookup(wish: Wish) -> Export:

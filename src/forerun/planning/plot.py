@@ -74,6 +74,7 @@ def _draw_by_k(axis: Any, document: Mapping[str, Any], styles: Mapping[str, tupl
                 linestyle="none", markerfacecolor="none",
             )  # fmt: skip
     axis.axhline(1.0, color=INK, linewidth=1.0)
+    axis.xaxis.get_major_locator().set_params(integer=True)  # there is no half a draft token
     axis.set_ylim(bottom=0.0)
     axis.set_title("speed, plain decoding = 1", fontsize=11, color=INK)
     axis.set_xlabel("k, draft tokens a round", fontsize=9, color=INK)

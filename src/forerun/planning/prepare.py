@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 from forerun.bench.weights import bytes_per_pass
 from forerun.bench.workloads import RandomIds, Task
 from forerun.drafting import COPIERS
-from forerun.errors import ParameterError, PromptError, VocabularyMismatchError
+from forerun.errors import InputError, ParameterError, PromptError
 from forerun.llm import LLM, Prompt
 from forerun.loading import choose_draft
 from forerun.planning.run import Ready
 from forerun.planning.shapes import parse_shape, shape_of_files
+from forerun.planning.vocabularies import SAME, compared, told
 from forerun.runtime.select import Choice, choose
 
 if TYPE_CHECKING:
     from forerun.models.progress import Progress
     from forerun.models.store import ModelFiles
-
-SAME = "same"
-"""The verdict on a vocabulary that is the target's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Models with their weights. `verdicts`: SAME, or in what a draft's vocabulary differs: those are left out."""
+    """Models with their weights. `verdicts`: SAME, or in what a draft's vocabulary differs (those are left out)."""
 
     target: Ready
     drafts: Sequence[Ready]
@@ -75,8 +73,8 @@ def prepare(target: str, drafts: Sequence[str], loading: Loading, progress: Prog
             raise ParameterError("for", f"{name} is a shape, without weights to measure", "for example --for a100")
     for name in drafts:
         if name in COPIERS:
-            raise ParameterError(
-                "draft", f"{name} is the name of a drafter that every plan has",
+            raise InputError(
+                f"{name} is the name of a drafter that every plan has", "",
                 f"leave it out, or give the path of a model (./{name})",
             )  # fmt: skip
     files = {target: resolve(target, mirror=loading.mirror, progress=progress)}
@@ -88,8 +86,11 @@ def prepare(target: str, drafts: Sequence[str], loading: Loading, progress: Prog
     verdicts: dict[str, str] = {}
     for draft in drafts:
         files[draft] = resolve(draft, mirror=loading.mirror, progress=progress)
-        verdicts[draft] = _verdict(tokenizer, load_tokenizer(files[draft].path), is_only=len(drafts) == 1)
-        if verdicts[draft] == SAME:
+        difference = compared(tokenizer, load_tokenizer(files[draft].path))
+        if difference is not None and len(drafts) == 1:
+            raise difference
+        verdicts[draft] = SAME if difference is None else told(difference)
+        if difference is None:
             choices[draft] = choose_draft(
                 files[draft], tokenizer, loading.draft_runtime, vocabulary=loading.draft_vocabulary,
                 requantise=loading.draft_requantise, **common,
@@ -99,18 +100,6 @@ def prepare(target: str, drafts: Sequence[str], loading: Loading, progress: Prog
     return Prepared(
         ready, [_ready(name, choice, files[name], progress) for name, choice in choices.items()], tokenizer, verdicts
     )
-
-
-def _verdict(target: Any, draft: Any, is_only: bool) -> str:
-    from forerun.models.vocabulary import require_same_vocabulary
-
-    try:
-        require_same_vocabulary(target, draft)
-    except VocabularyMismatchError as error:
-        if is_only:
-            raise
-        return ". ".join(part for part in (error.fact, error.context) if part)
-    return SAME
 
 
 def _ready(name: str, choice: Choice, files: ModelFiles, progress: Progress) -> Ready:

@@ -13,6 +13,7 @@ from forerun.bench.summary import PLAIN
 from forerun.checks import real, whole
 from forerun.drafting import COPIERS
 from forerun.planning.arithmetic import BATCHES, CONTEXTS
+from forerun.planning.doubts import doubts
 from forerun.planning.measure import Measurement, Source, model_source, num_tokens_at_most
 from forerun.planning.memory import installed, needs
 from forerun.planning.predict import Costs, Host, Prediction, predict
@@ -77,7 +78,9 @@ def plan(
     )
     report("passes of many rows, and behind a long context", 1, 1)
     surfaces = {ready.name: measure_surface(ready.model, longest) for ready in (target, *drafts)}
-    return _Summary(target, drafts, session, surfaces, asked).document()
+    summary = _Summary(target, drafts, session, surfaces, asked)
+    document = summary.document()
+    return document | {"doubts": list(doubts(document, session.round_ms_by_prompt(PLAIN)))}
 
 
 class _Summary:

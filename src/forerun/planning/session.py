@@ -127,6 +127,11 @@ class Session:
                 pooled.extend(one.passes[model], unit / one.unit_ms)
         return CostCurve(round(fmean(self.contexts)), {kind: pooled.mean(kind) for kind in sorted(pooled.by_kind)})
 
+    def round_ms_by_prompt(self, source: str) -> list[float]:
+        """Scaled milliseconds of a source's rounds, of each generation in turn."""
+        unit = self.unit_ms
+        return [_mean_of_kinds(one.rounds_ms) * unit / one.unit_ms for one in self.generations if one.source == source]
+
     def variant(self, source: str, k: int) -> Variant:
         """Everything about one source at one k."""
         unit, found = self.unit_ms, Variant([], Timings(), Timings(), Timings())

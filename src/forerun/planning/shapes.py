@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forerun.errors import ForerunError, InputError, ParameterError, UnknownModelError, UnsupportedModelError
+from forerun.errors import ForerunError, InputError, UnknownModelError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from forerun.models.decoder_model import DecoderModel
@@ -52,22 +52,21 @@ class Shape:
 
 
 def parse_shape(text: str) -> Shape | None:
-    """The shape that `text` spells, None if it spells none and is a name; ParameterError for a shape that cannot be."""
+    """The shape that `text` spells, None if it spells none and is a name; InputError for a shape that cannot be."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None:
         return None
     scale = UNITS[match["unit"].lower()] if match["unit"] else 10.0 ** int(match["power"])
     parameters, bits = float(match["number"]) * scale, float(match["bits"] or 16)
     if not 1e3 <= parameters <= 1e16 or not 0.5 <= bits <= 64:
-        raise ParameterError(
-            "target", f"{text!r} is no model", "a thousand parameters or more of 0.5 to 64 bits, for example 70b@16"
-        )
+        remedy = "a thousand parameters or more of 0.5 to 64 bits, for example 70b@16"
+        raise InputError(f"{text!r} is no model", "", remedy)
     num_bytes = parameters * bits / 8.0
     cache = estimated_cache_bytes(parameters)
     if match["layers"]:
         cache = 2.0 * prod(int(match[part]) for part in ("layers", "heads", "size")) * CACHE_BITS / 8.0
         if cache == 0:
-            raise ParameterError("target", f"{text!r} has no cache", "LAYERSxHEADSxSIZE, for example 70b@16:80x8x128")
+            raise InputError(f"{text!r} has no cache", "", "give LAYERSxHEADSxSIZE, for example 70b@16:80x8x128")
     return Shape(text.strip(), parameters, num_bytes, num_bytes, cache, not match["layers"])
 
 

@@ -14,6 +14,9 @@ ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 UNUSED = -(1 << 40)
 """A sequence id that no engine gives out."""
 
+WARM_TOKENS = 64
+"""A prompt's tokens in a pass that only warms up."""
+
 PIECE = 512
 """Tokens that `read_tokens` feeds in one pass, as many as the scheduler does by default."""
 
@@ -57,6 +60,24 @@ def measure_cost(
     finally:
         model.free(sequence_id)
     return CostCurve(context, {count: 1e3 * _low_quartile(found) for count, found in times.items()})
+
+
+def warm_up(model: Model) -> None:
+    """Make one pass of each kind that a request makes: a few rows, and a prompt's tokens. What only first ones pay
+    (weights that come from the disk, threads, kernels that are compiled) is then no part of what is timed."""
+    limit, size = model.capabilities.context_length, model.capabilities.num_inputs
+    model.begin(UNUSED)
+    try:
+        start = 0
+        for num_tokens, num_rows in ((1, 1), (2, 2), (4, 4), (WARM_TOKENS, 0)):
+            if limit is not None:
+                num_tokens = min(num_tokens, limit - start)
+            if num_tokens < max(num_rows, 1):
+                break
+            model.forward([Span(UNUSED, start, [(start + i) % size for i in range(num_tokens)], num_rows)]).wait()
+            start += num_tokens
+    finally:
+        model.free(UNUSED)
 
 
 def read_tokens(model: Model, sequence_id: int, tokens: Sequence[int]) -> None:

@@ -34,8 +34,11 @@ def chosen_context(own: int | None, wanted: int | None) -> int | None:
     """The context length to serve: the model's own, or a shorter one."""
     if wanted is None:
         return own
-    if wanted < 1 or (own is not None and wanted > own):
-        raise ParameterError("context_length", f"{wanted} is not between 1 and the model's {own}")
+    if wanted < 1:
+        raise ParameterError("context_length", f"{wanted} is not allowed", "a whole number of at least 1")
+    if own is not None and wanted > own:
+        fact = f"{wanted} is more than the model's own context of {own} tokens"
+        raise ParameterError("context_length", fact, f"give {own} or less, or leave it out for all of it")
     return wanted
 
 

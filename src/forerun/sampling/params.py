@@ -23,12 +23,13 @@ MAX_CHOICES = 1_000
 """Texts of one request: each holds a cache while it runs and its state until all have ended."""
 
 NOT_BUILT = {
-    "echo": "prompt_logprobs=N reports the prompt's tokens",
-    "response_format": "give json_schema",
-    "suffix": "",
+    "echo": "prompt_logprobs=N reports the prompt's tokens (requests to `forerun serve` may have echo)",
+    "response_format": "give json_schema (requests to `forerun serve` may have response_format)",
+    "suffix": "requests to `forerun serve` may have it",
     "typical_p": "min_p is the nearest",
 }
-"""Parameters that exist elsewhere and are refused by name here, rather than silently ignored; what there is instead."""
+"""Parameters that exist elsewhere and are refused by name here, in Python and on the command line, rather than silently
+ignored; what there is instead. The server's requests have some of them: it makes them of the parameters here."""
 
 STRUCTURES = ("regex", "json_schema", "grammar", "one_of")
 """Parameters that say what the whole text must be; one at most."""

@@ -18,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="files that `forerun bench --cells --append` wrote")
     parser.add_argument("--report", type=Path, help="write the figures as one HTML page too")
     given = parser.parse_args(arguments)
+    if given.report is not None and given.report.suffix.lower() not in (".html", ".htm"):
+        parser.error(f"--report: {given.report} is not a .html file")
     lines = [line for path in given.files for line in read_lines(path)]
     document = pooled(lines)
     for name in ("command", "commit", "date", "hardware", "versions", "settings", "policy"):

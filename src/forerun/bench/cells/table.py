@@ -11,6 +11,12 @@ from forerun.bench.variants import PARTS
 
 WIDTH = 300
 
+COLUMNS = (
+    "contender", "tokens/s", "whole", "over plain (99 %)", "whole over plain (99 %)", "blocks", "tokens/pass",
+    "accepted", "by depth %", "draft/target/verify/host %", "sources",
+)  # fmt: skip
+"""Of a cell's table."""
+
 
 def print_cells(document: Mapping[str, Any], file: TextIO) -> None:
     """A table of every cell's contenders, then the adaptive ones beside plain and the best fixed choice."""
@@ -20,16 +26,12 @@ def print_cells(document: Mapping[str, Any], file: TextIO) -> None:
 
     console = Console(file=file, highlight=False, markup=False, soft_wrap=True, width=WIDTH)
     for name, figures in document["cells"].items():
-        console.print(f"\n{name}: {_title(figures)}")
+        console.print(f"\n{name}: {title(figures)}")
         table = Table(box=box.MARKDOWN, pad_edge=False)
-        table.add_column("contender", no_wrap=True)
-        for column in (
-            "tokens/s", "whole", "over plain (99 %)", "whole over plain (99 %)", "blocks", "tokens/pass", "accepted",
-            "by depth %", "draft/target/verify/host %", "sources",
-        ):  # fmt: skip
-            table.add_column(column, justify="right", no_wrap=True)
-        for contender, figure in figures["contenders"].items():
-            table.add_row(*_row(contender, figure, figures["dropped"]))
+        for place, column in enumerate(COLUMNS):
+            table.add_column(column, justify="right" if place else "left", no_wrap=True)
+        for cells in rows_of(figures):
+            table.add_row(*cells)
         console.print(table)
     console.print("\nadaptive drafting beside plain decoding and the best fixed choice of each cell (99 % intervals)")
     table = Table(box=box.MARKDOWN, pad_edge=False)
@@ -41,8 +43,13 @@ def print_cells(document: Mapping[str, Any], file: TextIO) -> None:
     console.print(table)
     for text, answer, places in verdicts(document["verdict"]):
         console.print(f"{text}: {answer}")
-        for place in places:
-            console.print(f"  {place}")
+        for one in places:
+            console.print(f"  {one}")
+
+
+def rows_of(figures: Mapping[str, Any]) -> list[list[str]]:
+    """A line of COLUMNS for each contender of a cell: the page shows the same."""
+    return [_row(contender, figure, figures["dropped"]) for contender, figure in figures["contenders"].items()]
 
 
 def claims(cells: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -79,7 +86,8 @@ def interval(ratio: Mapping[str, Any] | None) -> str:
     return f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"
 
 
-def _title(figures: Mapping[str, Any]) -> str:
+def title(figures: Mapping[str, Any]) -> str:
+    """What a cell is, and how much of it was measured."""
     cell = figures["cell"]
     drafts = {"noise": ", a draft that knows nothing", "liar": ", a draft that is sure and wrong"}
     return (

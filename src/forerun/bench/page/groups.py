@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
+from forerun.bench.cells.table import COLUMNS, rows_of
+from forerun.bench.cells.table import title as cell_title
+from forerun.bench.doubts import has_interval
 from forerun.bench.page.svg import Point, columns, intervals, lines, stacks
-from forerun.bench.page.tables import figure, grid, number, percent, table
+from forerun.bench.page.tables import figure, grid, table
+from forerun.bench.report import remarks, table_of, title
 from forerun.bench.summary import PLAIN
 from forerun.bench.variants import ADAPTIVE, PARTS
 
@@ -19,14 +24,17 @@ SPENT = (*PARTS, "api")
 @dataclass(frozen=True, slots=True)
 class Group:
     """Variants that wrote the same texts. `over_plain` is (ratio, low, high) by variant, `whole` the same of whole
-    requests; the intervals are of `level` percent. `probes` are (seconds, GB/s)."""
+    requests; the intervals are of `level` percent, None where there were too few prompts for any. `table`: columns and
+    rows, `remarks` what is said below them. `probes` are (seconds, GB/s)."""
 
     name: str
     about: str
-    level: int
+    level: int | None
     figures: Mapping[str, Mapping[str, Any]]
     over_plain: Mapping[str, tuple[float, float, float]]
     whole: Mapping[str, tuple[float, float, float]]
+    table: tuple[Sequence[str], list[list[str]]]
+    remarks: Sequence[str] = ()
     probes: list[Point] = field(default_factory=list)
 
 
@@ -35,17 +43,13 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
     found = []
     for name, figures in document.get("workloads", {}).items():
         decoding, whole = (
-            {key: _ratio(f[over][PLAIN], "median") for key, f in figures.items() if f[over].get(PLAIN)}
+            {key: _of_prompts(f[over][PLAIN]) for key, f in figures.items() if f[over].get(PLAIN)}
             for over in ("speedup_over", "end_to_end_speedup_over")
         )
-        prompts = len(document.get("prompt_tokens", {}).get(name, ()))
-        found.append(Group(name, f"prompts: {prompts}", 95, figures, decoding, whole))
+        level = 95 if all(has_interval(f["speedup_over"].get(PLAIN, {})) for f in figures.values()) else None
+        said = [*remarks(document, name)]
+        found.append(Group(name, title(document, name), level, figures, decoding, whole, table_of(figures), said))
     for name, figures in document.get("cells", {}).items():
-        cell = figures["cell"]
-        about = (
-            f"{cell['workload']}, temperature {cell['temperature']:g}, {cell['sequences']} at once, context of "
-            f"{cell['context']} tokens, draft: {cell['draft']}; {figures['blocks']} blocks in {figures['runs']} runs"
-        )
         sides = figures["contenders"]
         decoding, whole = (
             {
@@ -56,18 +60,20 @@ def groups_of(document: Mapping[str, Any]) -> list[Group]:
             for metric in ("decoding", "whole")
         )
         probes = [(float(at), float(reading)) for at, reading in figures.get("probes", ())]
-        found.append(Group(name, about, 99, sides, decoding, whole, probes))
+        rows = (COLUMNS, rows_of(figures))
+        found.append(Group(name, cell_title(figures), 99, sides, decoding, whole, rows, (), probes))
     return found
 
 
 def group_part(group: Group) -> str:
     """The group's plots and its table."""
+    spread = "of too few prompts for intervals" if group.level is None else f"{group.level} % intervals"
     rows = [(name, *ratio) for name, ratio in group.over_plain.items()]
     whole = [(name, *ratio) for name, ratio in group.whole.items()]
     shares = [(name, f["share"]) for name, f in group.figures.items() if f.get("share")]
     origins = [(name, f["origins"]) for name, f in group.figures.items() if f.get("origins")]
     plots = [
-        figure(intervals(rows, "speed over plain, decoding"), f"Decoding over plain, {group.level} % intervals"),
+        figure(intervals(rows, "speed over plain, decoding"), f"Decoding over plain, {spread}"),
         figure(intervals(whole, "speed over plain, whole"), "The same of whole requests, reading the prompt included"),
         figure(stacks(shares, [part for part in SPENT if any(part in s for _, s in shares)], "% of time"),
                "Where the time of decoding went"),
@@ -78,8 +84,8 @@ def group_part(group: Group) -> str:
           for name, counts in _lengths(group.figures).items()),
         bandwidth(group.probes),
     ]  # fmt: skip
-    columns_ = ("variant", "tokens/s", "whole, tokens/s", "over plain", "tokens/pass", "accepted", "sources")
-    return grid(plots) + table(columns_, (_row(group, name) for name in group.figures))
+    said = "".join(f"<p>{escape(line)}</p>" for line in group.remarks)
+    return grid(plots) + table(*group.table) + said
 
 
 def bandwidth(readings: list[Point]) -> str:
@@ -87,24 +93,10 @@ def bandwidth(readings: list[Point]) -> str:
     return figure(lines({"GB/s": readings}, "seconds", "GB/s"), "Memory bandwidth while this was measured")
 
 
-def _row(group: Group, name: str) -> list[str]:
-    figures = group.figures[name]
-    ratio = group.over_plain.get(name)
-    over = "1" if name == PLAIN else "–"
-    if ratio is not None:
-        over = "{:.2f} ({:.2f} to {:.2f})".format(*ratio)
-    whole = figures.get("whole_tokens_per_s", figures.get("end_to_end_tokens_per_s"))
-    sources = figures.get("sources") or {}
-    total = sum(sources.values())
-    return [
-        name,
-        number(figures["tokens_per_s"], 1),
-        number(whole, 1),
-        over,
-        number(figures.get("tokens_per_pass")),
-        percent(figures.get("acceptance_rate")),
-        ", ".join(f"{source or '?'} {percent(times / total)}" for source, times in sources.items()) or "–",
-    ]
+def _of_prompts(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
+    """A workload's ratio, without its interval where that is of too few prompts."""
+    middle, low, high = _ratio(ratio, "median")
+    return (middle, low, high) if has_interval(ratio) else (middle, middle, middle)
 
 
 def _ratio(found: Mapping[str, Any], centre: str) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from forerun.bench.page.groups import bandwidth, group_part, groups_of
 from forerun.bench.page.studies import acceptance_part, depth_part, phases_part, verdict_part
 from forerun.bench.page.svg import lines
 from forerun.bench.page.tables import facts, figure, grid, section
+from forerun.errors import ParameterError
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -27,6 +28,12 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse a name that promises another kind of file, before anything is measured."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        raise ParameterError("report", f"{str(path)!r} is not a .html file", "for example --report bench.html")
 
 
 def write_page(document: Mapping[str, Any], path: Path) -> None:
@@ -67,6 +74,10 @@ def _head(document: Mapping[str, Any]) -> str:
         known["instruction sets"] = hardware.get("isa")
     if probe:
         known["memory bandwidth"] = f"{probe['median']:.1f} GB/s ({probe['low']:.1f} to {probe['high']:.1f})"
+        if probe.get("threshold") is not None:
+            known["two regimes of it"] = f"parted at {probe['threshold']:.1f} GB/s"
+    for name, floor in (document.get("floor") or {}).items():
+        known[f"reading {name}'s weights"] = f"{floor['bytes'] / 1e9:.2f} GB a pass, {floor['ms']:.1f} ms at this speed"
     notes = []
     if document.get("interrupted"):
         notes.append("Interrupted: the figures cover what was measured until then.")

@@ -10,11 +10,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from forerun.errors import MissingDependencyError
+from forerun.extras import install_line
 
 for _package in ("torch", "transformers"):
     if find_spec(_package) is None:
         raise MissingDependencyError(
-            f"the torch runtime needs {_package}", "it is not installed", 'pip install "forerun[torch]"'
+            f"the torch runtime needs {_package}", "it is not installed", install_line("torch")
         )
 
 from forerun.runtime.torch.load import check_torch_model, load_torch_model  # noqa: E402
