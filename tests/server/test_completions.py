@@ -138,8 +138,11 @@ def test_signs_that_end_lines_elsewhere_are_in_one_event() -> None:
 
 
 def test_stop_strings_of_several_texts_end_each_where_it_stands(served: Serving, plain: LLM) -> None:
-    settings: dict[str, Any] = {"n": 4, "seed": 9, "max_tokens": 30, "stop": ["e", "w"]}
+    settings: dict[str, Any] = {"n": 4, "seed": 9, "max_tokens": 30}
+    freely = [one.text for one in plain.generate(PROMPT, **settings).choices]
+    settings["stop"] = [freely[0][5:8], freely[1][20:23]]
     expected = plain.generate(PROMPT, logprobs=1, **settings).choices
+    assert [one.finish_reason for one in expected[:2]] == ["stop", "stop"]
     assert len({len(one.tokens) for one in expected}) > 1
     found = served.completion(PROMPT, logprobs=1, **settings)["choices"]
     chunks = served.stream("/v1/completions", prompt=PROMPT, logprobs=1, **settings)
