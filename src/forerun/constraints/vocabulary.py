@@ -90,8 +90,8 @@ class Library:
         eos_ids = list(vocabulary.eos_ids) or [vocabulary.size]
         tokens += [b""] * (eos_ids[0] - vocabulary.size + 1)
         special = sorted({*vocabulary.control_ids, *eos_ids})
-        for token in special:  # to the library one without bytes is the beginning of any other
-            tokens[token] = tokens[token] or b"<%d>" % token
+        for token in special:  # names alone; one that "[7]" begins with would be legal where token 7 is
+            tokens[token] = b"<%d>" % token
         wrapped: Any = _Tokens(tokens, special, eos_ids[0])
         self.tokenizer = LLTokenizer(wrapped, eos_token=eos_ids)
         self.eos_bit, self.num_eos = eos_ids[0], len(vocabulary.eos_ids)
