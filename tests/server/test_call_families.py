@@ -14,7 +14,9 @@ import pytest
 from tests.cli.toys import EOS, SIZE
 from tests.server.serving import ChattyTokenizer, Serving, reasons_of, text_of
 from tests.server.test_calls import streamed_calls
-from tests.server.test_chats import CHAT, CLOCK, WEATHER
+from tests.server.test_chats import CHAT
+from tests.server.test_chats import CLOCK as CLOCK_TOOL
+from tests.server.test_chats import WEATHER as WEATHER_TOOL
 
 from forerun.constraints.marks import CALL_MARKS, TAGGED, call_marks_of
 from forerun.drafting import SuffixDrafter
@@ -24,7 +26,9 @@ from forerun.runtime.toy import ToyModel
 MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 MISTRAL = "{% for message in messages %}{{ '[TOOL_CALLS] [' }}{% endfor %}"
 LLAMA = """{{- 'Respond as {"name": function name, "parameters": dictionary of argument name and its value}.' }}"""
-OSLO = {"city": "Oslo", "days": 1}
+CLOCK: Any = CLOCK_TOOL
+WEATHER: Any = WEATHER_TOOL
+OSLO: Any = {"city": "Oslo", "days": 1}
 
 
 class MarkedTokenizer(ChattyTokenizer):
@@ -52,10 +56,10 @@ class MarkedTokenizer(ChattyTokenizer):
             found += [ids[part]] if part in ids else part.encode()
         return found
 
-    def encode_chat(self, messages: Sequence[Any], **extra: Any) -> list[int]:
+    def encode_chat(self, messages: Sequence[Any], enable_thinking: bool = True, **extra: Any) -> list[int]:
         return super().encode_chat(messages)
 
-    def detokenizer(self, shown: frozenset[int] = frozenset(), **settings: bool) -> Any:
+    def detokenizer(self, shown: frozenset[int] = frozenset(), **settings: bool) -> Any:  # type: ignore[override]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         skipped = self.parts.control_ids - shown
 

@@ -159,7 +159,7 @@ def test_keys_guard_everything_but_health() -> None:
 
 def test_whoever_has_another_key_shares_no_beginning() -> None:
     """How fast an answer begins, and what it counts as cached, would tell what others have asked."""
-    asked = {"prompt": "a" * 200, "max_tokens": 2, "temperature": 0}
+    asked: Any = {"prompt": "a" * 200, "max_tokens": 2, "temperature": 0}
     for tenants in (True, False):
         with Serving(scripted_llm("hi"), api_keys=("one", "two"), tenants=tenants) as one:
             shared = []
@@ -173,7 +173,7 @@ def test_whoever_has_another_key_shares_no_beginning() -> None:
 def test_keys_may_be_of_any_signs() -> None:
     with Serving(scripted_llm("hi"), api_keys=("schlüssel",)) as one:
         for key, status in (("schlüssel".encode(), 200), ("schlüssel".encode("latin-1"), 401), (b"\xff", 401)):
-            assert one.client.get("/v1/models", headers={"authorization": b"bearer " + key}).status_code == status
+            assert one.client.get("/v1/models", headers={b"authorization": b"bearer " + key}).status_code == status
 
 
 def test_origins_may_ask_and_read_refusals() -> None:
