@@ -114,10 +114,11 @@ class LLM:
         *,
         service: Service = NO_WISHES,
         is_chat: bool | None = None,
+        shown: frozenset[int] = frozenset(),
     ) -> Stream:
         """What `generate` and `stream` are made of: queue a request and return its stream. With `best_of` the pieces of
         all texts come, and `result` has the best of them. `is_chat`: whether token ids are those of messages, so that
-        the answer is a text of its own."""
+        the answer is a text of its own. `shown` are control tokens that are part of its text."""
         self._check_open()
         started = perf_counter()
         tokens = self.encode(prompt)
@@ -127,7 +128,8 @@ class LLM:
             choices: list[Choice] = []
             try:
                 for index in range(params.num_choices):
-                    reader = self._reader(params, continues=not (_is_chat(prompt) if is_chat is None else is_chat))
+                    continues = not (_is_chat(prompt) if is_chat is None else is_chat)
+                    reader = self._reader(params, continues, shown)
                     sequence = self.engine.add(
                         tokens,
                         params,
@@ -198,9 +200,9 @@ class LLM:
 
     # -- plumbing ---------------------------------------------------------------------------------------------------
 
-    def _reader(self, params: SamplingParams, continues: bool) -> TextReader:
+    def _reader(self, params: SamplingParams, continues: bool, shown: frozenset[int]) -> TextReader:
         # A completion goes on from its prompt, so its first space counts; a chat answer begins a text of its own.
-        detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer(continues=continues)
+        detokenizer = None if self.tokenizer is None else self.tokenizer.detokenizer(continues=continues, shown=shown)
         return TextReader(
             detokenizer, params.stops, min_tokens=params.min_tokens, include_stop=params.include_stop_string
         )

@@ -103,6 +103,9 @@ class Noted:
         self.steps.append(step)
         self.policy.update(rounds, step)
 
+    def release(self, *sequence_ids: int) -> None:
+        self.policy.release(*sequence_ids)
+
 
 def engine_with(
     clock: Clock, share: float = 0.9, draft_ms: float = 2.0, slope: float = 0.02, adaptive: bool = True, **more: Any

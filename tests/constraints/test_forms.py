@@ -19,6 +19,7 @@ from tests.verification.reference import plain_law, table_rows
 
 from forerun.constraints.calls import call_schema
 from forerun.constraints.forms import Form, compile_form
+from forerun.constraints.marks import CallMarks
 from forerun.constraints.vocabulary import Vocabulary
 from forerun.errors import ParameterError
 from forerun.sampling.masks import Masks
@@ -27,7 +28,9 @@ from forerun.verification import RULES
 PIECES = ("x", "<", "<<", "1", ">", "[", "]", "<1", "1>x", "]<<1", "x<")
 FEW = ("x", "<<1", ">", "<"), ("x", "[<", "]<<1", ">"), ("x", "[", "]1", "1")
 """Fewer, where all texts are enumerated: without thoughts, before calls, before a body."""
-MARKS: dict[str, Any] = {"calls": ("<<", ">"), "thoughts": ("[", "]")}
+MARKS: dict[str, Any] = {"marks": CallMarks("", "<<", behind=">"), "thoughts": ("[", "]")}
+BARE: dict[str, Any] = {"marks": CallMarks("", "<<", bare="1"), "thoughts": ("[", "]")}
+LISTED: dict[str, Any] = {"marks": CallMarks("", "<<", between="x", behind=">"), "thoughts": ("[", "]")}
 ONE = json.dumps({"const": 1})
 BODY = ("regex", "1*x")
 
@@ -41,6 +44,14 @@ FORMS: dict[str, Form] = {
     "calls or a body": Form(body=BODY, call=ONE, **MARKS),
     "one call or a body": Form(body=BODY, call=ONE, only_one=True, **MARKS),
     "thoughts, calls or a body": Form(body=BODY, call=ONE, thinking="maybe", **MARKS),
+    "must call": Form(call=ONE, must_call=True, **MARKS),
+    "thoughts, one call": Form(call=ONE, must_call=True, only_one=True, thinking="maybe", **MARKS),
+    "listed": Form(call=ONE, **LISTED),
+    "one of a list": Form(call=ONE, only_one=True, **LISTED),
+    "must list": Form(call=ONE, must_call=True, **LISTED),
+    "bare": Form(call=ONE, **BARE),
+    "one bare": Form(call=ONE, only_one=True, **BARE),
+    "must be bare": Form(call=ONE, must_call=True, thinking="begun", **BARE),
 }
 SHAPES: dict[str, int | tuple[int, ...]] = {"k=2": 2, "k=3": 3, "comb": (-1, -1, 0), "second goes on": (-1, -1, 1)}
 
@@ -52,7 +63,7 @@ def vocabulary(pieces: Sequence[str] = PIECES) -> Vocabulary:
 
 def read(form: Form, text: str) -> tuple[bool, bool]:
     """(whether a text may still become one of the form, whether it is one), from the definition."""
-    free = form.body is None
+    free = form.is_free
     if form.thinking == "begun" or (form.thinking == "maybe" and text.startswith("[")):
         _, closing, after = text.partition("]")
         return _answer(form, after) if closing else (True, free)
@@ -61,8 +72,11 @@ def read(form: Form, text: str) -> tuple[bool, bool]:
 
 
 def _answer(form: Form, text: str) -> tuple[bool, bool]:
+    if form.marks.bare and text.startswith("1"):
+        return _behind(form, text[1:])
     if form.body is None:
-        return _calls(form, text, is_free=True)
+        alive, complete = _calls(form, text, is_free=form.is_free)
+        return alive or (text == "" and bool(form.marks.bare)), complete and (bool(text) or form.is_free)
     ones = text.rstrip("x")
     is_body = set(ones) <= {"1"} and len(text) - len(ones) <= 1
     alive, complete = is_body, is_body and text.endswith("x")
@@ -79,12 +93,20 @@ def _calls(form: Form, text: str, is_free: bool) -> tuple[bool, bool]:
         return is_free or "<<".startswith(text), is_free or text == ""
     if before and not is_free:
         return False, False
-    if len(rest) < 2:
-        return "1>".startswith(rest), False
-    if not rest.startswith("1>"):
-        return False, False
-    after = rest[2:]
-    return (after == "", after == "") if form.only_one else _calls(form, after, is_free)
+    call, between, behind = "1", form.marks.between, form.marks.behind
+    while between and not form.only_one and rest.startswith(call + between):
+        rest = rest[len(call + between) :]
+        if not rest:
+            return True, False
+    if len(rest) < len(call + behind):
+        return (call + behind).startswith(rest), False
+    return _behind(form, rest[len(call + behind) :]) if rest.startswith(call + behind) else (False, False)
+
+
+def _behind(form: Form, text: str) -> tuple[bool, bool]:
+    """What may follow the last call behind a mark."""
+    goes_on = not form.only_one and (form.is_free or form.marks.behind)
+    return _calls(form, text, form.is_free) if goes_on else (text == "", text == "")
 
 
 class Read:
@@ -229,6 +251,18 @@ def test_control_tokens_end_a_text_or_are_none() -> None:
     legal = constraint.mask()
     assert [bool(legal[token]) for token in (256, 257, 258)] == [True, True, False]
     assert constraint.advance(257)
+
+
+@pytest.mark.parametrize("end", [b"<end>", b""])
+def test_a_mark_that_is_a_control_token_is_that_token_and_not_its_text(end: bytes) -> None:
+    table = [b"<<", b"<", b"1", b">", end, b"<<", b"["]
+    given = Vocabulary(7, table.__getitem__, frozenset({4, 5, 6}), (4,))
+    assert (given.control_id("<<"), given.control_id("<"), given.control_id("x")) == (5, None, None)
+    free = fed(compile_form(Form(call=ONE, **MARKS), given), [0, 2, 5])
+    assert by_trying(free, 7) == [2], "text goes on as it likes, and behind the token there is a call"
+    assert by_trying(compile_form(Form(call=ONE, must_call=True, **MARKS), given).start(), 7) == [5]
+    thinking = compile_form(Form(call=ONE, must_call=True, thinking="maybe", **MARKS), given)
+    assert by_trying(thinking.start(), 7) == [5, 6]
 
 
 def test_schemas_that_cannot_be_enforced_are_told() -> None:

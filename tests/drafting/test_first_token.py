@@ -50,6 +50,9 @@ class Eager:
     def update(self, rounds: Sequence[Round], step: Any) -> None:
         pass
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
 
 def recorded(
     requests: Sequence[tuple[Sequence[int], dict[str, Any]]], scheduler: Scheduler | None = None, num_choices: int = 1

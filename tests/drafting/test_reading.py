@@ -39,6 +39,9 @@ class InPieces:
     def update(self, rounds: Any, step: Any) -> None:
         pass
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
 
 class Fed(ToyModel):
     """Notes how many tokens each pass was fed."""
@@ -110,6 +113,9 @@ class Always:
         return [Plan(source="model", read=self.piece) for _ in sequences]
 
     def update(self, rounds: Any, step: Any) -> None:
+        pass
+
+    def release(self, *sequence_ids: int) -> None:
         pass
 
 

@@ -376,6 +376,9 @@ class InTurn:
     def update(self, rounds: Any, step: Any) -> None:
         pass
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
 
 def test_drafted_tokens_that_were_rejected_are_unread() -> None:
     """They lie in the cache until it is used again, and what is to be read then is told beforehand."""

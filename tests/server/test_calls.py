@@ -17,14 +17,13 @@ from forerun.constraints.forms import Form
 from forerun.drafting import SuffixDrafter
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
-from forerun.server.tools import CallReader
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}], ids=str)
 def test_forced_calls_are_calls_streamed_or_not(served: Serving, choice: Any) -> None:
-    asked = {"tools": [WEATHER], "tool_choice": choice, "seed": 3, "max_tokens": 400}
+    asked = {"tools": [WEATHER], "tool_choice": choice, "seed": 3, "max_tokens": 400, "parallel_tool_calls": False}
     found = served.chat(HELLO, **asked)["choices"][0]
     assert found["finish_reason"] == "tool_calls"
     assert found["message"]["content"] is None
@@ -37,6 +36,28 @@ def test_forced_calls_are_calls_streamed_or_not(served: Serving, choice: Any) ->
     assert {one["index"] for one in deltas} == {0}
     assert "".join(one["function"]["arguments"] for one in deltas) == call["function"]["arguments"]
     assert reasons_of(chunks) == {0: "tool_calls"}
+
+
+def test_a_call_that_must_be_made_may_be_followed_by_others() -> None:
+    """As the model likes; not where one tool is named, or one call wanted."""
+    twice = call_of("clock") + "\n" + call_of("clock", at=1)
+    named = {"type": "function", "function": {"name": "clock"}}
+    with Serving(scripted_llm(twice)) as one:
+        for wish, num_calls in (
+            ({"tool_choice": "required"}, 2),
+            ({"tool_choice": "required", "parallel_tool_calls": False}, 1),
+            ({"tool_choice": named}, 1),
+        ):
+            found = one.chat("hi", tools=[WEATHER, CLOCK], temperature=0, max_tokens=300, **wish)["choices"][0]
+            assert found["message"]["content"] is None
+            assert [_call(call) for call in found["message"]["tool_calls"]] == [("clock", {}), ("clock", {"at": 1})][
+                :num_calls
+            ]
+            assert found["finish_reason"] == "tool_calls"
+        asked = {"messages": HELLO, "tools": [CLOCK], "tool_choice": "required"}
+        for more in ({"response_format": {"type": "json_object"}}, {"regex": "a"}):
+            assert one.post(CHAT, 400, **asked, **more)["error"]["param"] == "tool_choice"
+        assert one.post(CHAT, 400, **asked, ignore_eos=True)["error"]["param"] == "ignore_eos"
 
 
 OSLO = {"city": "Oslo", "days": 1}
@@ -77,27 +98,6 @@ def streamed_calls(chunks: Any) -> list[tuple[str, Any]]:
             function = part["function"]
             merged[part["index"]] = [name + (function.get("name") or ""), arguments + function["arguments"]]
     return [(name, json.loads(arguments)) for name, arguments in merged.values()]
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        (call_of("unknown"), call_of("unknown"), []),
-        ("<tool_call>no json</tool_call> then", "<tool_call>no json</tool_call> then", []),
-        ('<tool_call>{"arguments": {"a": 1}, "name": "clock"}</tool_call>', "", [("clock", {"a": 1})]),
-    ],
-)
-@pytest.mark.parametrize("length", [1, 2, 7, 1000])
-def test_a_call_that_no_grammar_has_seen_is_text_unless_it_is_one(
-    text: str, content: str, calls: list[tuple[str, Any]], length: int
-) -> None:
-    """As it arrives from a model that is not held to a form."""
-    reader = CallReader(False, ["weather", "clock"])
-    pieces = [text[i : i + length] for i in range(0, len(text), length)]
-    parts = [part for piece in pieces for part in reader.add(piece)] + reader.finish()
-    assert "".join(part.text for part in parts if part.call is None) == content
-    assert [(part.name, i) for i, part in enumerate(parts) if part.name] == [(name, 0) for name, _ in calls]
-    assert [json.loads(part.text) for part in parts if part.call is not None and part.text] == [a for _, a in calls]
 
 
 # -- calls that the model may make -------------------------------------------------------------------------------------
@@ -233,7 +233,6 @@ def test_reasoning_stands_apart(text: str, reasoning: str | None, content: str) 
 
 POINT = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}
 POINT_FORMAT = {"type": "json_schema", "json_schema": {"name": "p", "schema": POINT}}
-CLOCK_CALL = '{"name": "clock", "arguments": {}}'
 
 
 @pytest.mark.parametrize("is_drafted", [False, True], ids=["plain", "drafts"])
@@ -265,7 +264,7 @@ def test_a_form_comes_after_thoughts(text: str, reasoning: str, content: str, is
 
 
 def test_a_forced_call_comes_after_thoughts() -> None:
-    with Serving(scripted_llm("The time?\n</think>\n\n" + CLOCK_CALL, "<think>")) as one:
+    with Serving(scripted_llm("The time?\n</think>\n\n" + call_of("clock"), "<think>")) as one:
         asked = {"tools": [CLOCK], "tool_choice": "required", "temperature": 0, "max_tokens": 300}
         message = one.chat("hi", **asked)["choices"][0]["message"]
         assert message["reasoning_content"] == "The time?\n"

@@ -127,6 +127,11 @@ def test_unknown_fields_are_warned_of(served: Serving) -> None:
     chunks = served.stream(CHAT, messages=HELLO, max_tokens=3, wobble=3)
     assert chunks[0]["warnings"] == ["wobble: unknown, and ignored"]
     assert all("warnings" not in chunk for chunk in chunks[1:])
+    wanted = {"type": "json_schema", "odd": 1, "json_schema": {"schema": {"const": 1}, "even": 2}}
+    found = served.chat(HELLO, response_format=wanted, max_tokens=2, stream_options=None, user="me")
+    assert found["warnings"] == [
+        "response_format.odd: unknown, and ignored", "response_format.json_schema.even: unknown, and ignored",
+    ]  # fmt: skip
 
 
 # -- structured answers ------------------------------------------------------------------------------------------------

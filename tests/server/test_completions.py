@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.server.serving import Serving, reasons_of, text_of
+from tests.server.serving import Serving, reasons_of, scripted_llm, text_of
 
 from forerun.llm import LLM
 
@@ -118,6 +118,40 @@ def test_a_prompt_can_be_scored_alone(served: Serving, plain: LLM) -> None:
     chunks = served.stream("/v1/completions", prompt=PROMPT, echo=True, max_tokens=0, logprobs=1)
     assert text_of(chunks) == PROMPT
     assert chunks[0]["choices"][0]["logprobs"] == found["logprobs"]
+
+
+def test_offsets_say_where_each_token_begins(served: Serving) -> None:
+    """Also where a character of the prompt is spread over several tokens."""
+    prompt = "the 日本 \U0001f642 é water"
+    found = served.completion(prompt, echo=True, logprobs=0, temperature=0, max_tokens=4)["choices"][0]
+    tokens, offsets = found["logprobs"]["tokens"], found["logprobs"]["text_offset"]
+    assert any(token.startswith("bytes:") for token in tokens)
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert token.startswith("bytes:") or found["text"][offset:].startswith(token)
+
+
+def test_signs_that_end_lines_elsewhere_are_in_one_event() -> None:
+    text = "a\x85b\u2028c\u2029d\ne\rf"
+    with Serving(scripted_llm(text)) as one:
+        chunks = one.stream("/v1/completions", prompt="<a>", temperature=0, max_tokens=40)  # split as splitlines does
+        assert text_of(chunks) == text
+
+
+def test_stop_strings_of_several_texts_end_each_where_it_stands(served: Serving, plain: LLM) -> None:
+    settings: dict[str, Any] = {"n": 4, "seed": 9, "max_tokens": 30}
+    freely = [one.text for one in plain.generate(PROMPT, **settings).choices]
+    settings["stop"] = [freely[0][5:8], freely[1][20:23]]
+    expected = plain.generate(PROMPT, logprobs=1, **settings).choices
+    assert [one.finish_reason for one in expected[:2]] == ["stop", "stop"]
+    assert all(one.text != all_of_it for one, all_of_it in zip(expected[:2], freely, strict=False))
+    found = served.completion(PROMPT, logprobs=1, **settings)["choices"]
+    chunks = served.stream("/v1/completions", prompt=PROMPT, logprobs=1, **settings)
+    for i, one in enumerate(expected):
+        assert (found[i]["text"], found[i]["finish_reason"]) == (one.text, one.finish_reason)
+        assert (text_of(chunks, i), reasons_of(chunks)[i]) == (one.text, one.finish_reason)
+        parts = [chunk["choices"][0]["logprobs"] for chunk in chunks if chunk["choices"][0]["index"] == i]
+        assert [each for part in parts if part for each in part["tokens"]] == found[i]["logprobs"]["tokens"]
+        assert len(found[i]["logprobs"]["tokens"]) == len(one.tokens)
 
 
 def test_what_speculation_does_is_told_and_never_shows_in_the_text(served: Serving, plain: LLM) -> None:

@@ -105,6 +105,8 @@ def test_lines_are_json_or_text() -> None:
     line = json.loads(JsonLines().format(record))
     assert (line["message"], line["level"], line["request_id"], line["status"]) == ("said so", "info", "r1", 200)
     assert TextLines().format(record).endswith("said so [r1]")
+    record.args = ("é\n12:00:00 INFO forged \x1b[31m\u2028",)
+    assert TextLines().format(record).endswith("said é\\n12:00:00 INFO forged \\x1b[31m\\u2028 [r1]")
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ def error_of(response: httpx.Response, status: int) -> Any:
         (b'{"prompt": []}', "prompt"),
         (b'{"prompt": ""}', "prompt is empty"),
         (b'{"prompt": "a", "seed": 1e400}', "seed"),
+        (b'{"prompt": "a", "temperature": 1e400}', "temperature"),
+        (b'{"prompt": "a", "logit_bias": {"5": -1e400}}', "logit_bias"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias"),
         (b'{"prompt": "a", "stop": ["a", null]}', "stop"),
     ],
@@ -112,6 +114,11 @@ def test_texts_are_tokens_and_back(served: Serving) -> None:
     chat = served.post("/tokenize", messages=[{"role": "user", "content": "hi"}])
     assert chat["count"] == served.chat("hi", max_tokens=1)["usage"]["prompt_tokens"]
     assert error_of(served.client.post("/detokenize", json={"tokens": [70_000]}), 400)["param"] == "tokens"
+    for path, body in (("/tokenize", {"prompt": text}), ("/detokenize", {"tokens": found["tokens"]})):
+        told = served.post(path, model="tiny", wobble=1, **body)
+        assert told.pop("warnings") == ["wobble: unknown, and ignored"]
+        assert told == served.post(path, **body)
+        assert error_of(served.client.post(path, json={**body, "model": "other"}), 404)["param"] == "model"
     assert error_of(served.client.post("/tokenize", json={}), 400)["param"] == "prompt"
 
 
@@ -148,6 +155,25 @@ def test_keys_guard_everything_but_health() -> None:
             headers = {"authorization": f"Bearer {key}"}
             assert one.client.get("/v1/models", headers=headers).status_code == 200
             assert one.post(COMPLETIONS, headers=headers, prompt="a", max_tokens=3, temperature=0)["choices"]
+
+
+def test_whoever_has_another_key_shares_no_beginning() -> None:
+    """How fast an answer begins, and what it counts as cached, would tell what others have asked."""
+    asked: Any = {"prompt": "a" * 200, "max_tokens": 2, "temperature": 0}
+    for tenants in (True, False):
+        with Serving(scripted_llm("hi"), api_keys=("one", "two"), tenants=tenants) as one:
+            shared = []
+            for key in ("one", "two", "one", "two"):
+                found = one.post(COMPLETIONS, headers={"authorization": f"Bearer {key}"}, **asked)
+                shared.append(found["usage"].get("prompt_tokens_details", {"cached_tokens": 0})["cached_tokens"] > 0)
+                one.wait_until_idle()
+            assert shared == [False, not tenants, True, True]
+
+
+def test_keys_may_be_of_any_signs() -> None:
+    with Serving(scripted_llm("hi"), api_keys=("schlüssel",)) as one:
+        for key, status in (("schlüssel".encode(), 200), ("schlüssel".encode("latin-1"), 401), (b"\xff", 401)):
+            assert one.client.get("/v1/models", headers={b"authorization": b"bearer " + key}).status_code == status
 
 
 def test_origins_may_ask_and_read_refusals() -> None:

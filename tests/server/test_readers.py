@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.constraints.marks import CALL_MARKS, CallMarks
 from forerun.server.reasoning import ReasoningReader
 from forerun.server.tools import CallReader, Part
 
 PARTS = (
     "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {"a": "}"}}', '{"name": "g"}', " ", "\n", "x", "<",
-    "<tool", "<think>", "</think>",
+    "<tool", "<think>", "</think>", "[TOOL_CALLS]", "[", ",", "]", "<|python_tag|>", "{",
 )  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
@@ -35,13 +36,13 @@ def merged(parts: list[Part]) -> list[tuple[int | None, str | None, str]]:
     return found
 
 
-@given(TEXTS, CUTS, st.booleans())
-def test_calls_do_not_depend_on_the_pieces(text: str, widths: list[int], forced: bool) -> None:
-    whole, cut = CallReader(forced, ["f"]), CallReader(forced, ["f"])
+@given(TEXTS, CUTS, st.sampled_from(CALL_MARKS))
+def test_calls_do_not_depend_on_the_pieces(text: str, widths: list[int], marks: CallMarks) -> None:
+    whole, cut = CallReader(marks, ["f"]), CallReader(marks, ["f"])
     at_once = [*whole.add(text), *whole.finish()]
     bit_by_bit = [part for piece in pieces(text, widths) for part in cut.add(piece)] + cut.finish()
     assert merged(at_once) == merged(bit_by_bit)
-    if not whole.num_calls and not forced:
+    if not whole.num_calls:
         assert "".join("".join(part.text for part in at_once).split()) == "".join(text.split())
 
 

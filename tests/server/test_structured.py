@@ -158,6 +158,7 @@ def test_a_forced_call_is_one_of_a_given_tool(served: Serving, choice: Any) -> N
     names = set()
     for seed in range(12):
         asked = {"tools": TOOLS, "tool_choice": choice, "temperature": 9, "seed": seed, "max_tokens": 120}
+        asked["parallel_tool_calls"] = False
         answer = served.chat("call", **asked)["choices"][0]
         [call] = answer["message"]["tool_calls"]
         name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])

@@ -109,6 +109,9 @@ class FixedTopology:
     def update(self, rounds: Any, step: Any) -> None:
         self.rounds += rounds
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
 
 def policy_of(k: int | tuple[int, ...]) -> Any:
     """The policy of a speculation length, or of a tree's parents."""

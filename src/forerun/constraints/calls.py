@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from forerun.constraints.marks import TAGGED
 from forerun.constraints.schema import AT_ROOT, check_schema, subschemas
 from forerun.errors import ParameterError
 
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 
 
-def call_schema(tools: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[str, Any]:
+def call_schema(
+    tools: Iterable[tuple[str, Mapping[str, Any] | None]], arguments: str = TAGGED.arguments
+) -> dict[str, Any]:
     """The schema of `{"name": NAME, "arguments": {...}}` for any of `tools`, pairs of a name and the JSON schema of its
-    arguments (None: any object).
+    arguments (None: any object). `arguments` is what that key is called.
 
     Every tool's schema keeps its own `$defs`: it moves under one of the whole and its references follow. ParameterError
     names the tool (`tools.NAME.parameters`) whose schema would not be enforced.
@@ -26,8 +29,8 @@ def call_schema(tools: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[s
         calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/call{number}"}},
-                "required": ["name", "arguments"],
+                "properties": {"name": {"const": name}, arguments: {"$ref": f"#/$defs/call{number}"}},
+                "required": ["name", arguments],
                 "additionalProperties": False,
             }
         )

@@ -2,7 +2,8 @@
 
 What is free up to a mark is a lazy lexeme of the library: it ends where the mark is complete for the first time, be it
 in the middle of a token, and from there on the grammar rules. So a call that begins is a whole one, a text without a
-call is any text, and a token may end a call and go on with free text.
+call is any text, and a token may end a call and go on with free text. A mark that is a control token is that token:
+free text holds none of these.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.constraints.grammar import NOTATIONS, REMEDIES, CompiledGrammar
+from forerun.constraints.marks import TAGGED, THOUGHTS, CallMarks
 from forerun.constraints.vocabulary import Vocabulary
 
 Thinking = Literal["never", "maybe", "begun"]
@@ -28,17 +30,24 @@ class Form:
     """What an answer may be. Everything in it can be hashed, so that equal forms are compiled once.
 
     `body`: what the text must be, as (parameter, what was given, a schema as JSON); None: any text, in which calls may
-    begin where there is a `call`, the JSON schema of one. With both, the text is calls or the body. `only_one`: it ends
-    with its first call. `calls` and `thoughts` are the marks around them. `end_ids`: control tokens that end any text.
+    begin where there is a `call`, the JSON schema of one. With both, the text is calls or the body. `must_call`: it is
+    calls and nothing else. `only_one`: it ends with its first call. `marks` are those of calls, `thoughts` those of
+    thoughts. `end_ids`: control tokens that end any text.
     """
 
     body: tuple[str, Any] | None = None
     call: str | None = None
+    must_call: bool = False
     only_one: bool = False
     thinking: Thinking = "never"
-    calls: tuple[str, str] = ("<tool_call>", "</tool_call>")
-    thoughts: tuple[str, str] = ("<think>", "</think>")
+    marks: CallMarks = TAGGED
+    thoughts: tuple[str, str] = THOUGHTS
     end_ids: tuple[int, ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any text will do, calls apart."""
+        return self.body is None and not self.must_call
 
 
 def compile_form(form: Form, vocabulary: Vocabulary) -> CompiledGrammar:
@@ -54,23 +63,27 @@ def compile_form(form: Form, vocabulary: Vocabulary) -> CompiledGrammar:
 
 
 def _library_text(form: Form, vocabulary: Vocabulary) -> str:
-    (begin_call, end_call), (begin_thoughts, end_thoughts) = map(_quoted, form.calls), map(_quoted, form.thoughts)
+    marks, (opening, closing) = form.marks, form.thoughts
     rules = {
         "start": _start(form),
         "answer": _answer(form),
         "text": "TEXT",
-        "lead[lazy]": f"TEXT {begin_call}",
-        "calls": f"{begin_call} call" if form.only_one else f"{begin_call} call (GAP {begin_call} call)*",
-        "call": f"GAP @call GAP {end_call}",
-        "opened[lazy]": f"/\\s*/ {begin_thoughts}",
-        "closed[lazy]": f"TEXT {end_thoughts}",
+        "group": _group(form, vocabulary),
+        "calls": _calls(form, vocabulary),
+        **_up_to("lead", "TEXT", marks.begin, vocabulary),
+        **_up_to("opened", r"/\s*/", opening, vocabulary),
+        **_up_to("closed", "TEXT", closing, vocabulary),
         "TEXT": r"/(.|\n)*/",
         "GAP": GAP,
         "LINES": r"/\n{0,2}/",
     }
+    if marks.bare:
+        rules["other"], rules["OTHER"] = "OTHER", rf"/\s*([^\s\x{{{ord(marks.bare):x}}}](.|\n)*)?/"
+        rules |= _up_to("first", "OTHER", marks.begin, vocabulary)
     ends = sorted(vocabulary.control_ids.intersection(form.end_ids) - set(vocabulary.eos_ids))
     if ends:
-        rules["text"] = f"TEXT <[{','.join(map(str, ends))}]>?"
+        for name in {"text", "other"} & rules.keys():
+            rules[name] += f" <[{','.join(map(str, ends))}]>?"
     return "\n".join(f"{name}: {rules[name]}" for name in _needed(rules))
 
 
@@ -78,16 +91,41 @@ def _start(form: Form) -> str:
     if form.thinking == "never":
         return "answer"
     # Whoever must write something of a certain form may not end in the middle of thoughts.
-    thoughts = "(text | closed answer)" if form.body is None else "closed LINES answer"
+    thoughts = "(text | closed answer)" if form.is_free else "closed LINES answer"
     return thoughts if form.thinking == "begun" else f"opened {thoughts} | answer"
 
 
 def _answer(form: Form) -> str:
-    if form.body is not None:
-        return "@body" if form.call is None else "calls | @body"
+    if not form.is_free:
+        choices = [*(["calls"] if form.call is not None else []), *(["@body"] if form.body is not None else [])]
+        return " | ".join(choices)
     if form.call is None:
         return "text"
-    return "text | lead call" if form.only_one else "(lead call)* text"
+    rest = "" if form.only_one else " (lead group)* text"
+    if form.marks.bare:  # what begins as a call is one
+        return f"group{rest} | other | first group{rest}"
+    return "text | lead group" if form.only_one else "(lead group)* text"
+
+
+def _group(form: Form, vocabulary: Vocabulary) -> str:
+    """Calls behind one mark."""
+    marks = form.marks
+    before, between, behind = (_quoted(mark, vocabulary) for mark in (marks.before, marks.between, marks.behind))
+    more = f" (GAP {between} GAP @call)*" if between and not form.only_one else ""
+    return "".join((f"GAP {before} " if before else "", f"GAP @call{more}", f" GAP {behind}" if behind else ""))
+
+
+def _calls(form: Form, vocabulary: Vocabulary) -> str:
+    """An answer that is calls alone."""
+    begin = _quoted(form.marks.begin, vocabulary)
+    first = f"({begin})? group" if form.marks.bare else f"{begin} group"
+    return first if form.only_one or not form.marks.behind else f"{first} (GAP {begin} group)*"
+
+
+def _up_to(name: str, text: str, mark: str, vocabulary: Vocabulary) -> dict[str, str]:
+    """A rule for a text and the mark that ends it."""
+    is_control = vocabulary.control_id(mark) is not None
+    return {name if is_control else f"{name}[lazy]": f"{text} {_quoted(mark, vocabulary)}"}
 
 
 def _needed(rules: Mapping[str, str]) -> list[str]:
@@ -103,5 +141,9 @@ def _needed(rules: Mapping[str, str]) -> list[str]:
     return [by_name[name] for name in found]
 
 
-def _quoted(mark: str) -> str:
-    return json.dumps(mark, ensure_ascii=False)
+def _quoted(mark: str, vocabulary: Vocabulary) -> str:
+    """A mark as a control token or as text; nothing for one that is empty."""
+    if not mark:
+        return ""
+    token = vocabulary.control_id(mark)
+    return json.dumps(mark, ensure_ascii=False) if token is None else f"<[{token}]>"

@@ -62,6 +62,13 @@ class Vocabulary:
         """Ids that stand for a token: 0 to `num_real` - 1."""
         return self.size if self.num_tokens is None else self.num_tokens
 
+    def control_id(self, text: str) -> int | None:
+        """The control token that is written like this, if there is one."""
+        found = (
+            token for token in self.control_ids if token < self.num_real and self.token_bytes(token) == text.encode()
+        )
+        return min(found, default=None)
+
     @cached_property
     def library(self) -> Library:
         """The library's view, shared with equal vocabularies."""
@@ -83,6 +90,8 @@ class Library:
         eos_ids = list(vocabulary.eos_ids) or [vocabulary.size]
         tokens += [b""] * (eos_ids[0] - vocabulary.size + 1)
         special = sorted({*vocabulary.control_ids, *eos_ids})
+        for token in special:  # names alone; one that "[7]" begins with would be legal where token 7 is
+            tokens[token] = b"<%d>" % token
         wrapped: Any = _Tokens(tokens, special, eos_ids[0])
         self.tokenizer = LLTokenizer(wrapped, eos_token=eos_ids)
         self.eos_bit, self.num_eos = eos_ids[0], len(vocabulary.eos_ids)

@@ -103,7 +103,6 @@ class AdaptiveLength:
             self._pass_by(sequences[i], now.kinds[place], prospects[i], plans[i])
         trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
         self._explore(trying, plans, best, now.prices, load.num_tokens)
-        self._forget_ended()
         return plans
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
@@ -305,7 +304,6 @@ class AdaptiveLength:
             known = self._known[sequence.sequence_id] = Known()
             self._credit.allow(self._expected_tokens(sequence) * plain_ms)
         known.num_output = len(sequence.tokens) - sequence.prompt_length
-        known.last_seen = self._num_rounds
         known.num_rounds += 1
         return known
 
@@ -313,12 +311,6 @@ class AdaptiveLength:
         for prospect in found:
             if prospect.source != plan.source:
                 self.acceptance.pass_by(sequence.sequence_id, (prospect.source, kind))
-
-    def _forget_ended(self) -> None:
-        """Drop sequences that have not been seen for a while, and learn from them how long answers are."""
-        if self._num_rounds % 64:
-            return
-        self.release(*[key for key, known in self._known.items() if self._num_rounds - known.last_seen > 64])
 
     def release(self, *sequence_ids: int) -> None:
         """Forget sequences that have ended, and learn from them how long answers are."""

@@ -42,3 +42,6 @@ class FixedTree:
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
         pass
+
+    def release(self, *sequence_ids: int) -> None:
+        pass

@@ -23,11 +23,7 @@ class Load:
 
 class Policy(Protocol):
     """Plans rounds and learns from them. A plan may depend on committed tokens and past rounds, never on the tokens
-    that are about to be drafted.
-
-    A policy that remembers sequences may have `release(*sequence_ids)` too: the engine tells it who has ended, after
-    the last `update` about them; unknown ids are ignored.
-    """
+    that are about to be drafted."""
 
     def plan(
         self, sequences: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], load: Load
@@ -37,6 +33,10 @@ class Policy(Protocol):
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
         """What came of the last plans, and what they took."""
+        ...
+
+    def release(self, *sequence_ids: int) -> None:
+        """Forget sequences that have ended, after the last `update` about them; unknown ids are ignored."""
         ...
 
 
@@ -56,4 +56,7 @@ class FixedLength:
         return [Plan(self.k if sequence.num_missing == 1 else 0) for sequence in sequences]
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
+        pass
+
+    def release(self, *sequence_ids: int) -> None:
         pass

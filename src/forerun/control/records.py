@@ -53,7 +53,6 @@ class Known:
     """What the policy remembers of one sequence."""
 
     num_output: int = 0
-    last_seen: int = 0
     used: set[tuple[str, bool]] = field(default_factory=set)  # (source, whether it saw a part alone) drafted from
     num_rounds: int = 0
     num_copied: int = 0  # rounds that a draft model would not have had, with nothing to read either

@@ -62,8 +62,7 @@ class TracedPolicy:
         return plans
 
     def release(self, *sequence_ids: int) -> None:
-        if callable(release := getattr(self.policy, "release", None)):
-            release(*sequence_ids)
+        self.policy.release(*sequence_ids)
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
         prediction: Prediction | None = getattr(self.policy, "prediction", None)

@@ -313,11 +313,11 @@ class Engine:
                 self._fail(sequence, DeadlineError(sequence.num_output))
 
     def _tell_policy(self) -> None:
-        """Have a policy that remembers sequences forget those that have ended. It learns from a text's last round
-        first, so this comes after its `update`."""
+        """Have the policy forget sequences that have ended. It learns from a text's last round first, so this comes
+        after its `update`."""
         ended, self._ended = self._ended, []
-        if ended and callable(release := getattr(self.policy, "release", None)):
-            release(*ended)
+        if ended:
+            self.policy.release(*ended)
 
     def _reported(self) -> list[Delta]:
         self._tell_policy()

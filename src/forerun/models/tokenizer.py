@@ -113,9 +113,11 @@ class Tokenizer:
         text `continues` another, such as a prompt."""
         return self.detokenizer(skip_special=skip_special, continues=continues).decode(ids)
 
-    def detokenizer(self, *, skip_special: bool = True, continues: bool = False) -> Detokenizer:
-        """`decode`, one id at a time."""
-        skip = self.parts.control_ids if skip_special else frozenset()
+    def detokenizer(
+        self, *, skip_special: bool = True, continues: bool = False, shown: frozenset[int] = frozenset()
+    ) -> Detokenizer:
+        """`decode`, one id at a time; `shown` control tokens are never left out."""
+        skip = self.parts.control_ids - shown if skip_special else frozenset()
         return Detokenizer(self.token_bytes, skip, self.parts.strips_space and not continues)
 
     def token(self, token_id: int) -> str:

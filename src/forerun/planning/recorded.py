@@ -127,5 +127,8 @@ class Recorder:
             self.num_emitted += one.num_emitted
         self._since, self._drafted_s = now, seconds
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
     def _seconds(self) -> float:
         return 0.0 if self.draft is None else self.draft.seconds

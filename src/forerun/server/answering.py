@@ -24,6 +24,9 @@ from forerun.server.sampling import Asked
 
 log = logging.getLogger("forerun.server")
 
+LINE_ENDS = "\x85\u2028\u2029"
+"""Signs that end a line, of those that JSON leaves as they are."""
+
 PING = ": still here\n\n"
 """A comment, which clients skip; whoever stands in between sees that the connection lives."""
 
@@ -224,4 +227,9 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def _event(document: dict[str, Any]) -> str:
-    return f"data: {_encode(document)}\n\n"
+    """An event of one line, also to clients that end lines where Python's splitlines does (httpx)."""
+    text = _encode(document)
+    for sign in LINE_ENDS:
+        if sign in text:
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return f"data: {text}\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import time
@@ -77,10 +78,11 @@ class CompletionChoice:
         if scores is None:
             return
         self._first, at = self._spelling.text(prompt[0]), 0
+        decoder = getincrementaldecoder("utf-8")("replace")  # a character may be spread over several tokens
         for token, entry in zip(prompt, scores, strict=False):
             self._tokens.append(entry)
             self._offsets.append(at)
-            at += len(self._spelling.bytes(token).decode(errors="ignore"))
+            at += len(decoder.decode(self._spelling.bytes(token)))
 
     def add(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
         """The next chunk's choice; None if these pieces show nothing yet."""

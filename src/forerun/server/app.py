@@ -15,13 +15,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from forerun.errors import ForerunError
 from forerun.server.bodies import ERRORS, JsonRoute, invalid
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError, api_error, no_such_model, not_found
+from forerun.server.errors import ApiError, api_error, not_found
 from forerun.server.gate import Gate
 from forerun.server.generation import add_generation
 from forerun.server.metrics import CONTENT_TYPE
 from forerun.server.page import playground
 from forerun.server.prompts import need_tokenizer, text_of, tokens_of
 from forerun.server.requests import DetokenizeRequest, TokenizeRequest
+from forerun.server.sampling import with_warnings
 from forerun.server.service import Service
 from forerun.version import __version__
 
@@ -136,25 +137,26 @@ def _add_models(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name:path}", responses=ERRORS)
     async def model(name: str) -> dict[str, Any]:
         """One of these."""
-        if name not in service.names:
-            raise no_such_model(name, service.names)
+        service.require_model(name)
         return service.model_card(name)
 
     @app.post("/tokenize", responses=ERRORS)
     async def tokenize(request: TokenizeRequest) -> dict[str, Any]:
         """The token ids of a text or of messages."""
+        service.require_model(request.model)
         if (request.prompt is None) == (request.messages is None):
             raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
         ids = await service.read(lambda: tokens_of(service.llm, request))
         found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": service.context_length}
         if request.return_token_strs:
             found["token_strs"] = [service.spelling.text(token) for token in ids]
-        return found
+        return with_warnings(found, request)
 
     @app.post("/detokenize", responses=ERRORS)
-    async def detokenize(request: DetokenizeRequest) -> dict[str, str]:
+    async def detokenize(request: DetokenizeRequest) -> dict[str, Any]:
         """The text of token ids."""
-        return {"prompt": await service.read(lambda: text_of(service.llm, request.tokens))}
+        service.require_model(request.model)
+        return with_warnings({"prompt": await service.read(lambda: text_of(service.llm, request.tokens))}, request)
 
     @app.get("/tokenizer_info", responses=ERRORS)
     async def tokenizer_info() -> dict[str, Any]:

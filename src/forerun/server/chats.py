@@ -9,19 +9,17 @@ from forerun.result import IMPOSSIBLE, Piece
 from forerun.server.answers import FINISH
 from forerun.server.reasoning import ReasoningReader
 from forerun.server.spelling import Spelling
-from forerun.server.tools import CallReader, Part, ToolWish
+from forerun.server.tools import CallReader, Part
 from forerun.types import TokenLogprob
 
 
 class ChatChoice:
-    """One answer of a chat. `num_reasoning` counts the tokens of its reasoning."""
+    """One answer of a chat, whose calls, if it may have any, `calls` reads. `num_reasoning` counts the tokens of its
+    reasoning."""
 
-    def __init__(self, index: int, wish: ToolWish, begins_inside: bool, spelling: Spelling) -> None:
-        self.index, self._spelling = index, spelling
+    def __init__(self, index: int, calls: CallReader | None, begins_inside: bool, spelling: Spelling) -> None:
+        self.index, self._calls, self._spelling = index, calls, spelling
         self._reasoning = ReasoningReader(begins_inside)
-        self._calls = None
-        if wish.may_call:
-            self._calls = CallReader(bool(wish.forced), [tool.function.name for tool in wish.tools])
         self.content = self.reasoning = ""
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[dict[str, Any]] = []

@@ -13,12 +13,12 @@ from forerun.server.answers import CompletionChoice, Head
 from forerun.server.bodies import ERRORS
 from forerun.server.chats import ChatChoice
 from forerun.server.config import ServerConfig
-from forerun.server.errors import no_such_model
+from forerun.server.forms import left_over
 from forerun.server.prompts import text_of
-from forerun.server.requests import ChatRequest, CompletionRequest, Sampled
+from forerun.server.requests import ChatRequest, CompletionRequest
 from forerun.server.sampling import Asked, understood
 from forerun.server.service import Service
-from forerun.server.tools import ToolWish, wish_of
+from forerun.server.tools import CallReader, ToolWish, wish_of
 
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -37,7 +37,7 @@ def add_generation(app: FastAPI, service: Service, config: ServerConfig) -> None
     @app.post("/v1/completions", responses={**ERRORS, **STREAMED})
     async def completions(request: CompletionRequest, http: Request) -> Response:
         """Texts that go on from prompts."""
-        _check_model(service, request)
+        service.require_model(request.model)
         asked = _understood(service, config, request, http)
         ticket = await service.open_completion(request, asked)
         head = Head("text_completion", request.model or service.name, service.fingerprint, "cmpl")
@@ -47,19 +47,19 @@ def add_generation(app: FastAPI, service: Service, config: ServerConfig) -> None
     @app.post("/v1/chat/completions", responses={**ERRORS, **STREAMED})
     async def chats(request: ChatRequest, http: Request) -> Response:
         """The next message of a conversation."""
-        _check_model(service, request)
+        service.require_model(request.model)
         wish = wish_of(request)
         asked = _understood(service, config, request, http, wish)
+        wish = left_over(wish, asked)
         ticket, is_inside = await service.open_chat(request, asked, wish)
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         head = Head(kind, request.model or service.name, service.fingerprint, "chatcmpl")
-        choices = [ChatChoice(i, wish, is_inside, service.spelling) for i in range(asked.params.n)]
+        names = [tool.function.name for tool in wish.tools]
+        choices = [
+            ChatChoice(i, CallReader(service.call_marks, names) if wish.may_call else None, is_inside, service.spelling)
+            for i in range(asked.params.n)
+        ]
         return await respond(http, Answer(request, asked, head, ticket, choices, config.ping_s))
-
-
-def _check_model(service: Service, request: Sampled) -> None:
-    if request.model is not None and request.model not in service.names:
-        raise no_such_model(request.model, service.names)
 
 
 def _understood(

@@ -116,6 +116,7 @@ class Job:
     mailbox: Mailbox
     number: int = 0
     is_chat: bool = False  # a text of its own, whatever the prompt is given as
+    shown: frozenset[int] = frozenset()  # control tokens whose text is wanted
     explains: bool = False
     came: float = field(default_factory=perf_counter)
     stream: Stream | None = None

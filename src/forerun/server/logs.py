@@ -40,7 +40,8 @@ class TextLines(logging.Formatter):
             if hasattr(record, name)
         ]
         request_id = getattr(record, "request_id", None)
-        return super().formatMessage(record) + "".join(tokens) + (f" [{request_id}]" if request_id else "")
+        line = super().formatMessage(record) + "".join(tokens) + (f" [{request_id}]" if request_id else "")
+        return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)  # a path may hold any
 
 
 def set_up(kind: str, level: int = logging.INFO) -> None:

@@ -238,5 +238,4 @@ class MeteredPolicy:
         self._metrics.note_step(rounds, step, prediction)
 
     def release(self, *sequence_ids: int) -> None:
-        if callable(release := getattr(self.policy, "release", None)):
-            release(*sequence_ids)
+        self.policy.release(*sequence_ids)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-OPEN, CLOSE = "<think>", "</think>"
+from forerun.constraints.marks import THOUGHTS
+
+OPEN, CLOSE = THOUGHTS
 
 
 def held_back(text: str, mark: str) -> int:

@@ -59,8 +59,9 @@ class _Request(BaseModel):
 
     @property
     def unknown(self) -> list[str]:
-        """Names of fields that nothing here knows."""
-        return sorted(self.model_extra or {})
+        """Names of fields that nothing here knows, those of its parts behind their own: "stream_options.colour"."""
+        parts = ((name, value) for name, value in self if isinstance(value, _Request) and name in self.model_fields_set)
+        return [*sorted(self.model_extra or {}), *(f"{name}.{inner}" for name, part in parts for inner in part.unknown)]
 
 
 class StreamOptions(_Request):

@@ -12,7 +12,16 @@ from forerun.errors import ParameterError
 from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
-from forerun.server.requests import REFUSED, WITHOUT_EFFECT, ChatRequest, CompletionRequest, ResponseFormat, Sampled
+from forerun.server.requests import (
+    REFUSED,
+    WITHOUT_EFFECT,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ResponseFormat,
+    Sampled,
+    TokenizeRequest,
+)
 from forerun.server.tools import ToolWish
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -57,7 +66,7 @@ def understood(
             given[name] = tuple(given[name])
     if "seed" in given:
         given["seed"] = given["seed"] % (1 << 64)  # negative ones are legal elsewhere
-    given |= _structure(request, None if wish is None else wish.schema)
+    given |= _structure(request, wish is not None and bool(wish.forced))
     given |= _chat_only(request, warnings) if isinstance(request, ChatRequest) else _completion_only(request, config)
     if tenant is not None:
         given["tenant"] = tenant
@@ -75,6 +84,16 @@ def _check_words(name: str, words: str | list[str]) -> None:
         raise ApiError(400, f"{name}: {longest:,} characters are too many. At most {MOST_CHARS:,}", param=name)
 
 
+def ignored(name: str) -> str:
+    """The warning of a field that nothing here knows."""
+    return f"{name}: unknown, and ignored"
+
+
+def with_warnings(document: dict[str, Any], request: DetokenizeRequest | TokenizeRequest) -> dict[str, Any]:
+    """An answer, and which fields of the request had no effect."""
+    return {**document, "warnings": [ignored(name) for name in request.unknown]} if request.unknown else document
+
+
 def _warnings(request: Sampled) -> list[str]:
     found = []
     for name in request.unknown:
@@ -84,16 +103,14 @@ def _warnings(request: Sampled) -> list[str]:
         elif name in WITHOUT_EFFECT:
             found.append(f"{name}: no effect here ({WITHOUT_EFFECT[name]})")
         else:
-            found.append(f"{name}: unknown, and ignored")
-    if request.stream_options is not None:
-        if not request.stream:
-            raise ApiError(400, "stream_options: only where stream is true", param="stream_options")
-        found += [f"stream_options.{inner}: unknown, and ignored" for inner in request.stream_options.unknown]
+            found.append(ignored(name))
+    if request.stream_options is not None and not request.stream:
+        raise ApiError(400, "stream_options: only where stream is true", param="stream_options")
     return found
 
 
-def _structure(request: Sampled, schema: dict[str, Any] | None) -> dict[str, Any]:
-    """What the whole text must be: at most one such wish, by whatever name."""
+def _structure(request: Sampled, must_call: bool) -> dict[str, Any]:
+    """What the whole text must be: at most one such wish, by whatever name; none beside a call that must be made."""
     wishes: list[tuple[str, str, Any]] = [  # (field, parameter, value)
         (name, parameter, getattr(request, name))
         for name, parameter in (
@@ -112,11 +129,11 @@ def _structure(request: Sampled, schema: dict[str, Any] | None) -> dict[str, Any
                 ("json_schema", ANY_OBJECT if more.json_object else None),
             )
         ]  # fmt: skip
-    wishes.append(("tool_choice", "json_schema", schema))
-    wishes = [wish for wish in wishes if wish[2] is not None]
+    wishes = [wish for wish in wishes if wish[2] is not None] + [("tool_choice", "", None)] * must_call
     if len(wishes) > 1:
         raise ApiError(400, f"{wishes[1][0]}: cannot be combined with {wishes[0][0]}", param=wishes[1][0])
-    return {parameter: tuple(value) if isinstance(value, list) else value for _, parameter, value in wishes}
+    found = [] if must_call else wishes
+    return {parameter: tuple(value) if isinstance(value, list) else value for _, parameter, value in found}
 
 
 def _of_format(wanted: ResponseFormat) -> tuple[str, Any]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forerun.constraints.marks import THOUGHTS
 from forerun.errors import DeadlineError, PromptError
 from forerun.llm import LLM, Prompt
 from forerun.sampling import SamplingParams
 from forerun.server.config import ServerConfig
-from forerun.server.errors import ApiError
-from forerun.server.forms import ready_chat
+from forerun.server.errors import ApiError, no_such_model
+from forerun.server.forms import mark_ids, marks_of, ready_chat
 from forerun.server.jobs import Bell, Job, Mailbox, Ticket
 from forerun.server.metrics import MeteredPolicy, Metrics
 from forerun.server.prompts import conversation, prompts_of
@@ -45,6 +46,9 @@ class Service:
         llm.engine.policy = MeteredPolicy(llm.engine.policy, self.metrics)
         self.worker = Worker(llm, config.max_requests, self._note_end)
         self.spelling = Spelling(llm.tokenizer)
+        self.call_marks = marks_of(llm)
+        self._thought_ids = mark_ids(llm.tokenizer, THOUGHTS)
+        self._call_ids = mark_ids(llm.tokenizer, self.call_marks.texts)
         self._created = int(time())
         self._bell: Bell | None = None
         self.context_length = llm.engine.target.capabilities.context_length
@@ -98,7 +102,13 @@ class Service:
         is_inside = found.is_thinking and (found.may_think or asked.params.structure is None)
         thinking: Thinking = "begun" if is_inside else "maybe" if found.may_think else "never"
         ready = partial(ready_chat, self.llm, asked.params, wish, thinking, asked.warnings)
-        return await self._open([found.ids], asked, True, ready, wish.may_call), is_inside
+        shown = self._thought_ids | self._call_ids if wish.may_call else self._thought_ids
+        return await self._open([found.ids], asked, True, ready, wish.may_call, shown), is_inside
+
+    def require_model(self, name: str | None) -> None:
+        """Raise ApiError 404 where a request names a model that is not served."""
+        if name is not None and name not in self.names:
+            raise no_such_model(name, self.names)
 
     def _check_choices(self, num_choices: int) -> None:
         if num_choices > self.config.max_choices:
@@ -116,6 +126,7 @@ class Service:
         is_chat: bool,
         ready: Callable[[], SamplingParams],
         may_call: bool = False,
+        shown: frozenset[int] = frozenset(),
     ) -> Ticket:
         if not all(prompts):
             raise PromptError("the prompt is empty", "a model needs at least one token to start from", "give some text")
@@ -132,7 +143,7 @@ class Service:
             self._bell = Bell(loop)
         mailbox = Mailbox(self._bell)
         jobs = [
-            Job(ids, params, asked.service, mailbox, number, is_chat, asked.explains)
+            Job(ids, params, asked.service, mailbox, number, is_chat, shown, asked.explains)
             for number, ids in enumerate(prompts)
         ]
         self.worker.submit(*jobs)

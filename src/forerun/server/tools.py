@@ -1,41 +1,30 @@
-"""Calls of tools: what a forced call must look like, and where calls stand in a text that arrives in pieces."""
+"""Calls of tools: what a request wants of them, and where calls stand in a text that arrives in pieces."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
-from forerun.constraints.calls import call_schema
+from forerun.constraints.marks import CallMarks
 from forerun.server.errors import ApiError
 from forerun.server.reasoning import held_back
 from forerun.server.requests import ChatRequest, Tool
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""How models of the Qwen and Hermes families write calls, which is what templates that take tools ask for most."""
-
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*')
+_HEAD = re.compile(r'\s*\[?\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*')
 
 
 @dataclass(frozen=True)
 class ToolWish:
     """What a request wants of its tools. `forced` are those one of which must be called, () where the model may choose
-    to call none; `tools` are shown to the model. `only_one`: where it may choose, the text ends with its first call."""
+    to call none; `tools` are shown to the model. `only_one`: the text ends with its first call."""
 
     tools: tuple[Tool, ...] = ()
     forced: tuple[Tool, ...] = ()
     may_call: bool = False
     only_one: bool = False
-
-    @property
-    def schema(self) -> dict[str, Any] | None:
-        """The JSON schema of a forced call. ParameterError names the tool whose arguments cannot be enforced."""
-        if not self.forced:
-            return None
-        return call_schema((tool.function.name, tool.function.parameters) for tool in self.forced)
 
 
 def wish_of(request: ChatRequest) -> ToolWish:
@@ -48,17 +37,18 @@ def wish_of(request: ChatRequest) -> ToolWish:
     names = [tool.function.name for tool in tools]
     if len(set(names)) != len(names):
         raise ApiError(400, "tools: two of them have the same name", param="tools")
+    only_one = request.parallel_tool_calls is False
     if choice is None or choice == "auto":
-        return ToolWish(tools, may_call=True, only_one=request.parallel_tool_calls is False)
+        return ToolWish(tools, may_call=True, only_one=only_one)
     if choice == "none":
         return ToolWish()
     if choice == "required":
-        return ToolWish(tools, tools, may_call=True)
+        return ToolWish(tools, tools, may_call=True, only_one=only_one)
     if isinstance(choice, dict) and choice.get("type") == "function":
         wanted = (choice.get("function") or {}).get("name")
         for tool in tools:
             if tool.function.name == wanted:
-                return ToolWish(tools, (tool,), may_call=True)
+                return ToolWish(tools, (tool,), may_call=True, only_one=True)
         raise ApiError(400, f"tool_choice: no tool is named {wanted!r}", param="tool_choice")
     raise ApiError(400, "tool_choice: none, auto, required, or a function by its name", param="tool_choice")
 
@@ -74,17 +64,19 @@ class Part:
 
 
 class CallReader:
-    """Splits an answer that arrives in pieces into text and calls, the same whatever the pieces are. `forced`: all of
-    it is one call.
+    """Splits an answer that arrives in pieces into text and calls, the same whatever the pieces are. Of the answer it
+    takes for granted what its grammar says: behind a mark there are calls of `names`.
 
-    A call that is no JSON of a known name and arguments is text after all. Blanks before and between calls are left
-    out.
+    Blanks before and between calls are left out, and so is a call that was cut before its arguments; without any other
+    behind the same mark it is text.
     """
 
-    def __init__(self, forced: bool, names: Sequence[str]) -> None:
-        self._forced, self._names = forced, frozenset(names)
+    def __init__(self, marks: CallMarks, names: Iterable[str]) -> None:
+        self._marks, self._names = marks, frozenset(names)
         self._held = ""
-        self._inside = forced
+        self._has_text = False
+        self._mark: str | None = None  # that calls are being read behind; None: outside
+        self._is_first = True  # of those calls
         self._call: _Call | None = None
         self.num_calls = 0
 
@@ -99,60 +91,50 @@ class CallReader:
     def finish(self) -> list[Part]:
         """What was held back."""
         rest, self._held = self._held, ""
-        if self._call is not None:  # closing marks behind a whole call, or nothing of a call that was cut
-            return []
-        if self._inside and not self._forced:
-            rest = OPEN + rest
+        if self._mark is not None:  # marks behind a whole call, or nothing of a call that was cut
+            rest = self._mark + rest if self._call is None and self._is_first else ""
         elif self.num_calls and not rest.strip():
             rest = ""
         return [Part(rest)] if rest else []
 
     def _advance(self, parts: list[Part]) -> bool:
-        if not self._inside:
+        if self._mark is None:
             return self._outside(parts)
         if self._call is None:
             return self._head(parts)
         return self._body(parts, self._call)
 
     def _outside(self, parts: list[Part]) -> bool:
-        at = self._held.find(OPEN)
-        if at >= 0:
-            before, self._held, self._inside = self._held[:at].rstrip(), self._held[at + len(OPEN) :], True
-            if before:
-                parts.append(Part(before))
+        begin, bare = self._marks.begin, self._marks.bare
+        if bare and not self._has_text and not self.num_calls and self._held.lstrip().startswith(bare):
+            self._mark, self._is_first = "", True
             return True
-        kept = self._held[: len(self._held) - held_back(self._held, OPEN)].rstrip()
-        if kept:  # blanks wait for what follows them
-            parts.append(Part(kept))
-            self._held = self._held[len(kept) :]
-        return False
+        at = self._held.find(begin)
+        if at >= 0:
+            before, self._held = self._held[:at].rstrip(), self._held[at + len(begin) :]
+            self._mark, self._is_first = begin, True
+        else:  # blanks wait for what follows them
+            before = self._held[: len(self._held) - held_back(self._held, begin)].rstrip()
+            self._held = self._held[len(before) :]
+        if before:
+            self._has_text = True
+            parts.append(Part(before))
+        return at >= 0
 
     def _head(self, parts: list[Part]) -> bool:
         found = _HEAD.match(self._held)
         name = None if found is None else json.loads(found.group(1))
-        if found is not None and name in self._names:
-            self._held = self._held[found.end() :]
-            self._call = _Call(self._begin(parts, name))
-            return True
-        at = self._held.find(CLOSE)
-        if self._forced or at < 0:
+        if found is None or name not in self._names:  # more is to come, or it is JSON that begins like a call
             return False
-        inner, self._held, self._inside = self._held[:at], self._held[at + len(CLOSE) :], False
-        call = _read(inner, self._names)
-        if call is None:
-            parts.append(Part(OPEN + inner + CLOSE))
-        else:
-            parts.append(Part(call[1], self._begin(parts, call[0])))
-        return True
-
-    def _begin(self, parts: list[Part], name: str) -> int:
-        parts.append(Part(call=self.num_calls, name=name, call_id=f"call_{uuid4().hex[:24]}"))
+        self._held = self._held[found.end() :]
+        parts.append(Part(call=self.num_calls, name=name, call_id=self._marks.call_id.format(uuid4().hex)))
+        self._call = _Call(self.num_calls)
         self.num_calls += 1
-        return self.num_calls - 1
+        return True
 
     def _body(self, parts: list[Part], call: _Call) -> bool:
         if not call.is_done:
-            if not call.has_begun:
+            if not call.depth:
                 self._held = self._held.lstrip()
             taken = call.take(self._held)
             if taken:
@@ -160,37 +142,29 @@ class CallReader:
             self._held = self._held[len(taken) :]
             if not call.is_done:
                 return False
-        ends = [(at, mark) for mark in (CLOSE, OPEN) if (at := self._held.find(mark)) >= 0]
-        if self._forced or not ends:
+        marks = self._marks
+        ends = [
+            (at, mark) for mark in (marks.between, marks.behind or "}") if mark and (at := self._held.find(mark)) >= 0
+        ]
+        if not ends:
             return False
         at, mark = min(ends)
-        self._held = self._held[at + (len(CLOSE) if mark == CLOSE else 0) :]
-        self._inside, self._call = False, None
+        self._held = self._held[at + len(mark) :]
+        self._call, self._is_first = None, False
+        if mark != marks.between:
+            self._mark = None
         return True
 
 
-def _read(inner: str, names: Collection[str]) -> tuple[str, str] | None:
-    """(name, arguments) of a call whose parts stand in another order; None if it is none."""
-    try:
-        call = json.loads(inner)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or call["name"] not in names:
-        return None
-    arguments = call.get("arguments", call.get("parameters"))
-    return (call["name"], json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
-
-
 class _Call:
-    """The arguments of a call: one JSON value, to its end."""
+    """The arguments of a call: one JSON object, to its end."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.is_done = number, False
-        self._depth = 0
-        self._in_string = self._is_escaped = self.has_begun = False
+        self.number, self.depth, self.is_done = number, 0, False
+        self._in_string = self._is_escaped = False
 
     def take(self, text: str) -> str:
-        """As much of `text` as belongs to the value."""
+        """As much of `text` as belongs to the object."""
         for place, sign in enumerate(text):
             if self._in_string:
                 if self._is_escaped:
@@ -199,22 +173,13 @@ class _Call:
                     self._is_escaped = True
                 elif sign == '"':
                     self._in_string = False
-                    if self._depth == 0:
-                        self.is_done = True
-                        return text[: place + 1]
             elif sign == '"':
-                self._in_string = self.has_begun = True
+                self._in_string = True
             elif sign in "{[":
-                self._depth += 1
-                self.has_begun = True
+                self.depth += 1
             elif sign in "}]":
-                if self._depth == 0:  # of a bare number or word: the call's own end
-                    self.is_done = True
-                    return text[:place]
-                self._depth -= 1
-                if self._depth == 0:
+                self.depth -= 1
+                if self.depth <= 0:
                     self.is_done = True
                     return text[: place + 1]
-            elif not sign.isspace():
-                self.has_begun = True
         return text

@@ -147,7 +147,9 @@ class Worker:
     def _open(self, job: Job) -> None:
         try:
             if not job.is_cancelled:
-                job.stream = self.llm.open(job.prompt, job.params, service=job.service, is_chat=job.is_chat)
+                job.stream = self.llm.open(
+                    job.prompt, job.params, service=job.service, is_chat=job.is_chat, shown=job.shown
+                )
         except Exception as error:
             job.error = error
         if job.stream is None:

@@ -100,6 +100,10 @@ class Recorder:
         self.heard.append((rounds, step))
         self.policy.update(rounds, step)
 
+    def release(self, *sequence_ids: int) -> None:
+        """Pass on."""
+        self.policy.release(*sequence_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
