@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -342,3 +343,23 @@ def test_corrections_leave_no_steps_in_a_curve() -> None:
 def test_a_curve_that_is_none_is_a_fault_of_its_model(found: dict[int, float]) -> None:
     with pytest.raises(ContractError, match="cost curve"):
         PassCost(CostCurve(0, found))
+
+
+@pytest.mark.parametrize("drift", [-0.005, 0.0, 0.005])
+@pytest.mark.parametrize("true", [1.05, 1.16, 1.3])
+def test_what_a_row_costs_is_told_from_what_the_machine_does(true: float, drift: float) -> None:
+    """Passes of 4 rows, one of 5 after three of them, on a machine that gets slower or faster all the time and now and
+    then by half: which of the two was made when it did must not matter."""
+    errors = []
+    for seed in range(30):
+        draw = random.Random(seed)
+        found = PassCost(CostCurve(0, {1: 50.0, 4: 60.0, 5: 69.0, 8: 107.0}))
+        speed = 0.0
+        for number in range(160):
+            rows = 5 if number % 4 == 3 else 4
+            speed += drift + draw.gauss(0.0, 0.02) + (draw.random() < 0.02) * draw.choice((-0.4, 0.4))
+            took = {4: 60.0, 5: 60.0 * true}[rows] * math.exp(speed + abs(draw.gauss(0.0, 0.08)))
+            found.note(rows, 100.0, took)
+        errors.append(math.log(found.at(5, 100.0) / found.at(4, 100.0) / true))
+    assert abs(statistics.mean(errors)) < 0.025
+    assert statistics.pstdev(errors) < 0.04

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import signal
 import sys
@@ -34,6 +35,17 @@ def several(parse: Callable[[str], Any], allowed: Sequence[Any] | None = None, l
     return values
 
 
+def lengths(text: str) -> tuple[int | str, ...]:
+    """Speculation lengths: numbers, trees by their widths, "adaptive"."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    wrong = [part for part in found if part != "adaptive" and not re.fullmatch("[1-9][0-9]?(x[1-9])*", part)]
+    if wrong or not found:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed: give numbers of tokens, trees such as 2x2x1 or adaptive, separated by commas"
+        )
+    return tuple(int(part) if part.isdigit() else part for part in found)
+
+
 def one_number(text: str) -> int:
     (value,) = several(int)(text)
     return int(value)
@@ -42,6 +54,7 @@ def one_number(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     from tests.ladder.cases import MODES
     from tests.ladder.cells import Options
+    from tests.real.loaded import DRAFTERS
 
     default = Options()
     made = argparse.ArgumentParser(
@@ -53,10 +66,10 @@ def parser() -> argparse.ArgumentParser:
     add("--prompts", type=one_number, default=default.num_prompts, help="of HumanEval, levels 3 and 4")
     add("--tokens", type=one_number, default=default.num_tokens, help="of each text, levels 3 and 4")
     add("--modes", type=several(str, tuple(MODES)), default=default.modes, help=f"of {','.join(MODES)}")
-    add("--drafters", type=several(str, default.drafters), default=default.drafters)
-    add("--k", type=several(int), default=default.ks)
+    add("--drafters", type=several(str, DRAFTERS), default=default.drafters, help=f"of {','.join(DRAFTERS)}")
+    add("--lengths", type=lengths, default=default.lengths, help="numbers of tokens, 2x2x1 (a tree), adaptive")
     add("--batches", type=several(int), default=default.batches)
-    add("--dtype", choices=("bfloat16", "float32"), default=default.dtype)
+    add("--dtype", choices=("native", "bfloat16", "float32"), default=default.dtype)
     add("--log", metavar="FILE", default="", help="append a dated section with the figures")
     return made
 
@@ -70,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     from tests.ladder.cells import Options, climb
 
     options = Options(
-        asked.levels, asked.sequences, asked.prompts, asked.tokens, asked.modes, asked.drafters, asked.k,
+        asked.levels, asked.sequences, asked.prompts, asked.tokens, asked.modes, asked.drafters, asked.lengths,
         asked.batches, asked.dtype,
     )  # fmt: skip
     bed = real.make_bed(options)

@@ -9,11 +9,8 @@ from itertools import islice
 from typing import Any
 
 from tests.ladder.cases import MODES
-from tests.real.test_lossless import Loaded, Twin
+from tests.real.loaded import NAME, Length, Loaded, make_policy
 
-from forerun.bench.workloads import load_workload
-from forerun.control import FixedLength
-from forerun.drafting import Drafter, LookupDrafter, ModelDrafter
 from forerun.engine import Scheduler
 from forerun.llm import LLM
 from forerun.result import Result
@@ -82,11 +79,9 @@ class Bed(Loaded):
     """A strict model and the first prompts of HumanEval, spread evenly over its tasks."""
 
     def __init__(self, dtype: str, num_prompts: int, num_tokens: int) -> None:
-        super().__init__(dtype, strict=True)
+        super().__init__(NAME, dtype, num_prompts)
         self.dtype, self.raw_model = dtype, self.model
         self.model: Any = Remembering(self.raw_model)
-        self.tasks = load_workload("humaneval", num_prompts)
-        self.prompts = [self.tokenizer.encode(task.prompt) for task in self.tasks]
         self.num_tokens = num_tokens
         self._plain: dict[str, list[Result]] = {}
 
@@ -94,7 +89,7 @@ class Bed(Loaded):
         self,
         requests: Sequence[Request],
         drafter: str | None,
-        k: int,
+        length: Length,
         batch: int,
         *,
         rereads: bool = False,
@@ -104,7 +99,7 @@ class Bed(Loaded):
         read (default: the scheduler's)."""
         self.model.remembers = not rereads
         scheduler = Scheduler(batch) if piece is None else Scheduler(batch, piece)
-        llm = LLM(self.model, self.tokenizer, self._drafter(drafter), FixedLength(k), scheduler=scheduler)
+        llm = LLM(self.model, self.tokenizer, self.drafter(drafter), make_policy(length), scheduler=scheduler)
         defaults = {"max_tokens": self.num_tokens, "ignore_eos": True}
         try:
             streams = [llm.stream(self.prompts[one.prompt], **{**defaults, **one.params}) for one in requests]
@@ -117,14 +112,11 @@ class Bed(Loaded):
             llm.close()
             self.model.remembers = True
 
-    def _drafter(self, name: str | None) -> Drafter | None:
-        return {"self": lambda: ModelDrafter(Twin(self.model)), "lookup": LookupDrafter, None: lambda: None}[name]()
-
     def all_of(self, mode: str) -> list[Request]:
         """Every prompt in a mode."""
         return [Request(number, MODES[mode]) for number in range(len(self.prompts))]
 
-    def plain(self, mode: str) -> list[Result]:  # type: ignore[override]
+    def plain(self, mode: str) -> list[Result]:
         """Plain decoding's answers, each request alone in its batch."""
         if mode not in self._plain:
             self._plain[mode] = self.write(self.all_of(mode), None, 0, 1)

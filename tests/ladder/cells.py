@@ -13,6 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from tests.real.loaded import DRAFTERS, LENGTHS, Length
+
 UNITS = {"laws": 1.0, "sequences": 1.5e-6, "passes": 0.05}
 """Seconds that one unit of work takes, until the run itself has shown better."""
 SHOWN = 12
@@ -28,8 +30,8 @@ class Options:
     num_prompts: int = 40
     num_tokens: int = 24
     modes: tuple[str, ...] = ("greedy", "seeded")
-    drafters: tuple[str, ...] = ("self", "lookup")
-    ks: tuple[int, ...] = (1, 3, 5, 8)
+    drafters: tuple[str, ...] = ("self", "lookup", "copy", "stack")
+    lengths: tuple[Length, ...] = LENGTHS
     batches: tuple[int, ...] = (1, 3, 8)
     dtype: str = "bfloat16"
 
@@ -68,8 +70,7 @@ FIGURES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], str]]] = {
     "p": (min, "smallest p {:.2g}".format),
     "variation": (max, lambda pair: "largest total variation {:.5f} where {:.5f} is detectable".format(*pair)),
     "texts": (_pairs, lambda pair: "{:,} of {:,} texts as they must be".format(*pair)),
-    "self": (_pairs, lambda pair: f"self-drafts accepted {_share(pair)}"),
-    "lookup": (_pairs, lambda pair: f"lookup drafts accepted {_share(pair)}"),
+    **{name: (_pairs, lambda pair, n=name: f"{n} drafts accepted {_share(pair)}") for name in DRAFTERS},
     "killed": (_pairs, lambda pair: "{} of {} mutants killed".format(*pair)),
     "sound": (_pairs, lambda pair: "{} of {} scenarios spare the sound parts".format(*pair)),
     "weakest": (min, lambda pair: "weakest mutant: total variation {:.2g} ({})".format(*pair)),

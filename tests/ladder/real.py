@@ -19,10 +19,12 @@ import numpy as np
 from tests.ladder.bed import Bed, Request, answer, digest
 from tests.ladder.cases import MODES
 from tests.ladder.cells import Cell, Found, Options
+from tests.real.loaded import Length
 
 from forerun.bench.agreement import first_difference, row_after
 from forerun.result import Result
 from forerun.runtime.torch.strict import STRICT_ROWS
+from forerun.topology import by_widths
 
 ROOT = Path(__file__).parents[2]
 GetBed = Callable[[], Bed]
@@ -39,14 +41,24 @@ def make_bed(options: Options) -> GetBed:
     return cache(lambda: Bed(options.dtype, options.num_prompts, options.num_tokens))
 
 
-def cost(num_prompts: int, num_tokens: int, drafter: str | None, k: int, batch: int, reads: int = 0) -> float:
-    """About how many strict passes a cell takes; lookup is taken to accept two of three."""
+def cost(num_prompts: int, num_tokens: int, drafter: str | None, length: Length, batch: int, reads: int = 0) -> float:
+    """About how many strict passes a cell takes; what is not accepted always is taken to be accepted twice of three,
+    and the adaptive policy to draft three tokens. Passes of a copy, which are not strict, do not count."""
+    k, depth = (length, length) if isinstance(length, int) else _size(length)
     batch = min(batch, num_prompts)
     num_batches = math.ceil(num_prompts / batch)
-    accepted = {"self": k, "lookup": min(k, 2)}.get(drafter or "", 0)
+    accepted = 0 if drafter is None else depth if drafter == "self" else min(depth, 2)
     target = num_tokens / (accepted + 1) * math.ceil(batch * (k + 1) / STRICT_ROWS)
-    draft = num_tokens * math.ceil(batch / STRICT_ROWS) if drafter == "self" else 0
+    draft = num_tokens / (accepted + 1) * depth * math.ceil(batch / STRICT_ROWS) if drafter == "self" else 0
     return num_batches * (target + draft) + num_prompts * reads * PROMPT_PASSES
+
+
+def _size(length: str) -> tuple[int, int]:
+    """(tokens, depth)."""
+    if length == "adaptive":
+        return 3, 3
+    widths = [int(width) for width in length.split("x")]
+    return len(by_widths(widths)), len(widths)
 
 
 # -- level 3 -----------------------------------------------------------------------------------------------------------
@@ -83,10 +95,11 @@ def cells(bed: GetBed, options: Options) -> list[Cell]:
     ]  # fmt: skip
     return plain + [
         Cell(
-            3, f"{mode}, {drafter}, k={k}, batch {batch}", lambda c=(mode, drafter, k, batch): check(bed(), *c),
-            cost(num_prompts, num_tokens, drafter, k, batch), "passes",
+            3, f"{mode}, {drafter}, k={length}, batch {batch}",
+            lambda c=(mode, drafter, length, batch): check(bed(), *c),
+            cost(num_prompts, num_tokens, drafter, length, batch), "passes",
         )
-        for mode, drafter, k, batch in spread([modes, options.drafters, options.ks, options.batches])
+        for mode, drafter, length, batch in spread([modes, options.drafters, options.lengths, options.batches])
     ]  # fmt: skip
 
 
@@ -98,16 +111,16 @@ def check_plain(bed: Bed, mode: str) -> Found:
     return Found(empty, note=f"{len(plain)} answers of {num_tokens} tokens made")
 
 
-def check(bed: Bed, mode: str, drafter: str, k: int, batch: int) -> Found:
+def check(bed: Bed, mode: str, drafter: str, length: Length, batch: int) -> Found:
     plain = bed.plain(mode)
-    made = bed.write(bed.all_of(mode), drafter, k, batch)
+    made = bed.write(bed.all_of(mode), drafter, length, batch)
     failures = differences(bed, plain, made)
     equal = len(plain) - len(failures)
     statistics = [one.speculation for result in made for one in result.choices]
     accepted, proposed = sum(s.num_accepted for s in statistics), sum(s.num_proposed for s in statistics)
-    if drafter == "self" and proposed != accepted:
+    if drafter == "self" and isinstance(length, int) and proposed != accepted:
         failures.append(f"a model drafting for itself was accepted {accepted} times of {proposed}")
-    if drafter == "self" and not proposed and any(len(result.tokens) > 2 for result in plain):
+    if drafter not in ("lookup", "suffix") and not proposed and any(len(result.tokens) > 2 for result in plain):
         failures.append("nothing was drafted")
     return Found(failures, {"texts": (equal, len(plain)), drafter: (accepted, proposed)})
 
@@ -147,8 +160,8 @@ def invariance_cells(bed: GetBed, options: Options) -> list[Cell]:
     num_prompts, num_tokens = options.num_prompts, options.num_tokens
     num_restarted = min(num_prompts, RESTARTED)
     trials: list[tuple[str, Callable[[Bed, str], Found], float]] = [
-        ("reversed order", reversed_order, cost(num_prompts, num_tokens, "self", 3, 3, reads=2)),
-        ("cancelled neighbours", cancelled_neighbours, cost(num_prompts, num_tokens, "lookup", 5, 8, reads=1)),
+        ("reversed order", reversed_order, cost(num_prompts, num_tokens, "stack", "adaptive", 3, reads=2)),
+        ("cancelled neighbours", cancelled_neighbours, cost(num_prompts, num_tokens, "copy", "2x2x1", 8, reads=1)),
         ("prompts in pieces", in_pieces, cost(num_prompts, num_tokens, "lookup", 3, 3, reads=1)),
         (
             "another process",
@@ -176,7 +189,7 @@ def _compared(bed: Bed, plain: Sequence[Result], results: Sequence[Result], step
 
 
 def reversed_order(bed: Bed, mode: str) -> Found:
-    made = bed.write(bed.all_of(mode)[::-1], "self", 3, 3, rereads=True)
+    made = bed.write(bed.all_of(mode)[::-1], "stack", "adaptive", 3, rereads=True)
     return _compared(bed, bed.plain(mode), made[::-1])
 
 
@@ -184,7 +197,7 @@ def cancelled_neighbours(bed: Bed, mode: str) -> Found:
     """Every second request is cancelled half-way through its text; what stays must not notice."""
     half = max(bed.num_tokens // 2, 1)
     requests = [Request(r.prompt, r.params, half if r.prompt % 2 else None) for r in bed.all_of(mode)]
-    return _compared(bed, bed.plain(mode), bed.write(requests, "lookup", 5, 8, rereads=True), step=2)
+    return _compared(bed, bed.plain(mode), bed.write(requests, "copy", "2x2x1", 8, rereads=True), step=2)
 
 
 def in_pieces(bed: Bed, mode: str) -> Found:

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.real.loaded import DRAFTERS, LENGTHS, NAME, Length, Loaded, make_policy
 
 from forerun.bench.hardware import hardware
-from forerun.control import FixedLength
-from forerun.drafting import LookupDrafter, ModelDrafter
 from forerun.engine import Engine, Scheduler
 from forerun.errors import VocabularyMismatchError
 from forerun.sampling import SamplingParams
 
 pytestmark = pytest.mark.slow
 
-NAME = "qwen2.5-coder-0.5b"
 SMALL = "smollm2-135m"
 NUM_TOKENS = 64
 TIE = 0.5  # two bfloat16 steps of a logit between 32 and 64; the largest gap seen is in docs/log.md
@@ -40,15 +38,24 @@ SELECTED = [
     ("native", "greedy", "lookup", 5, 8, 20),
     ("native", "seeded", "self", 5, 8, 20),
     ("native", "seeded", "lookup", 8, 3, 8),
+    ("native", "greedy", "stack", "adaptive", 8, 20),
+    ("native", "seeded", "stack", "adaptive", 3, 8),
+    ("native", "seeded", "copy", "2x2x1", 8, 8),
+    ("native", "seeded", "top", "3x2", 3, 6),
+    ("native", "greedy", "copy", "2x1x1", 1, 3),
     ("bfloat16", "greedy", "self", 3, 8, 20),
     ("bfloat16", "greedy", "self", 8, 3, 6),
     ("bfloat16", "greedy", "lookup", 5, 8, 20),
     ("bfloat16", "greedy", "self", 1, 1, 2),
     ("bfloat16", "seeded", "self", 5, 8, 20),
     ("bfloat16", "seeded", "lookup", 8, 3, 6),
+    ("bfloat16", "seeded", "stack", "adaptive", 8, 12),
+    ("bfloat16", "greedy", "copy", "2x2", 3, 6),
     ("float32", "greedy", "self", 5, 8, 8),
     ("float32", "greedy", "lookup", 3, 1, 2),
     ("float32", "seeded", "self", 3, 3, 3),
+    ("float32", "greedy", "stack", "adaptive", 3, 4),
+    ("float32", "seeded", "top", "2x2", 1, 2),
 ]
 IS_EMULATED = not FULL and not {"avx512_bf16", "amx_bf16", "bf16"} & set(hardware()["isa"])
 if IS_EMULATED:
@@ -61,7 +68,11 @@ CASES = (
     [
         (dtype, mode, drafter, k, batch, 20)
         for dtype, mode, drafter, k, batch in itertools.product(
-            ["native", "bfloat16", "float32"], MODES, ["self", "lookup"], [1, 3, 5, 8], [1, 3, 8]
+            ["native", "bfloat16", "float32"],
+            MODES,
+            DRAFTERS,
+            LENGTHS,
+            [1, 3, 8],
         )
     ]
     if FULL
@@ -69,66 +80,18 @@ CASES = (
 )
 
 
-class Twin:
-    """The same weights as a second model: sequence ids are moved, so that target and draft caches stay apart."""
+class Bed(Loaded):
+    """With plain texts by mode, made once."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.capabilities = model.capabilities
-
-    def begin(self, sequence_id: int) -> None:
-        self._model.begin(-1 - sequence_id)
-
-    def forward(self, spans: Sequence[Any]) -> Any:
-        import dataclasses
-
-        return self._model.forward([dataclasses.replace(span, sequence_id=-1 - span.sequence_id) for span in spans])
-
-    def keep(self, sequence_id: int, length: int, path: tuple[int, ...] = ()) -> None:
-        self._model.keep(-1 - sequence_id, length, path)
-
-    def length(self, sequence_id: int) -> int:
-        return self._model.length(-1 - sequence_id)
-
-    def fork(self, source: int, target: int, length: int) -> None:
-        self._model.fork(-1 - source, -1 - target, length)
-
-    def free(self, sequence_id: int) -> None:
-        self._model.free(-1 - sequence_id)
-
-    def cost(self) -> Any:
-        return self._model.cost()
-
-
-class Loaded:
-    """One model of a kind of numbers, its prompts, and plain texts by mode, made once."""
-
-    def __init__(self, dtype: str, strict: bool, name: str = NAME) -> None:
-        from forerun.bench.workloads import load_workload
-        from forerun.models.pull import resolve
-        from forerun.models.tokenizer import load_tokenizer
-        from forerun.runtime.native import load_native_model
-        from forerun.runtime.torch import load_torch_model
-
-        files = resolve(name)
-        self.tokenizer = load_tokenizer(files.path)
-        self.model: Any
-        if dtype == "native":
-            self.model = load_native_model(files.path)
-        else:
-            self.model = load_torch_model(files.path, kind=files.kind, device="cpu", dtype=dtype, strict=strict)
-        self.prompts = [self.tokenizer.encode(task.prompt) for task in load_workload("humaneval", 20)]
+    def __init__(self, name: str, dtype: str, strict: bool) -> None:
+        super().__init__(name, dtype, 20, strict)
         self._plain: dict[tuple[str, int], list[list[int]]] = {}
 
-    def engine(self, drafter: str | None, k: int, batch: int) -> Engine:
-        made = {"self": lambda: ModelDrafter(Twin(self.model)), "lookup": LookupDrafter, None: lambda: None}[drafter]()
-        return Engine(
-            self.model, made, FixedLength(k), vocabulary_size=self.tokenizer.vocabulary_size,
+    def run(self, mode: str, drafter: str | None, length: Length, batch: int, num_prompts: int) -> list[Any]:
+        engine = Engine(
+            self.model, self.drafter(drafter), make_policy(length), vocabulary_size=self.tokenizer.vocabulary_size,
             eos_ids=self.tokenizer.eos_ids, scheduler=Scheduler(batch),
         )  # fmt: skip
-
-    def run(self, mode: str, drafter: str | None, k: int, batch: int, num_prompts: int) -> list[Any]:
-        engine = self.engine(drafter, k, batch)
         params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, **MODES[mode])  # type: ignore[arg-type]
         made = [engine.add(prompt, params) for prompt in self.prompts[:num_prompts]]
         while not engine.is_idle:
@@ -144,33 +107,36 @@ class Loaded:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[dict[tuple[str, bool], Loaded]]:
+def loaded() -> Iterator[dict[tuple[str, bool], Bed]]:
     """Models by (dtype, strict); only one is held at a time."""
-    held: dict[tuple[str, bool], Loaded] = {}
+    held: dict[tuple[str, bool], Bed] = {}
     yield held
     held.clear()
 
 
-def get(held: dict[tuple[str, bool], Loaded], dtype: str, strict: bool) -> Loaded:
+def get(held: dict[tuple[str, bool], Bed], dtype: str, strict: bool) -> Bed:
     if (dtype, strict) not in held:
         held.clear()
-        held[dtype, strict] = Loaded(dtype, strict, NAME if FULL or dtype == "native" else SMALL)
+        held[dtype, strict] = Bed(NAME if FULL or dtype == "native" else SMALL, dtype, strict)
     return held[dtype, strict]
 
 
-@pytest.mark.parametrize(("dtype", "mode", "drafter", "k", "batch", "num_prompts"), CASES)
+@pytest.mark.parametrize(("dtype", "mode", "drafter", "length", "batch", "num_prompts"), CASES)
 def test_text_equals_plain_decoding(
-    loaded: Any, dtype: str, mode: str, drafter: str, k: int, batch: int, num_prompts: int
+    loaded: Any, dtype: str, mode: str, drafter: str, length: Length, batch: int, num_prompts: int
 ) -> None:
     bed = get(loaded, dtype, strict=True)
     plain = bed.plain(mode, num_prompts)
-    speculative = bed.run(mode, drafter, k, batch, num_prompts)
+    speculative = bed.run(mode, drafter, length, batch, num_prompts)
     assert [s.tokens[s.prompt_length :] for s in speculative] == plain
     assert all(len(text) == NUM_TOKENS for text in plain)
-    if drafter == "self":
+    if drafter == "self" and isinstance(length, int):
         assert {s.statistics.acceptance_rate for s in speculative} == {1.0}
     else:
-        assert sum(s.statistics.num_accepted for s in speculative) > 0
+        num_accepted, num_proposed = (
+            sum(getattr(s.statistics, name) for s in speculative) for name in ("num_accepted", "num_proposed")
+        )
+        assert 0 < num_accepted < num_proposed
 
 
 def test_without_strict_divergences_are_ties_and_are_reported(loaded: Any, capsys: pytest.CaptureFixture[str]) -> None:

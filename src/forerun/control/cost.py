@@ -2,9 +2,10 @@
 
 A curve is measured once; a machine then runs other programs, changes its clock and its memory's speed within seconds,
 and holds texts longer than those that were measured. So every pass that is made is compared with what was predicted for
-it, and the prediction follows: one factor for the whole curve, quickly, and one for passes of about so many rows,
-slowly. Of the last three passes the middle one counts, so that a single slow pass changes nothing. What longer texts
-add is learnt where texts of different lengths follow each other (`context.py`).
+it, and the prediction follows by one factor for the whole curve: of the last three passes the middle one counts, so
+that a single slow pass changes nothing. The curve's shape is corrected only by passes of different rows that follow
+each other, whose machine was the same: else a machine that grows slower would speak against what is done just then. In
+the same way it is learnt what longer texts add (`context.py`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 
-from forerun.control.context import ContextCost
+from forerun.control.context import APART, ContextCost
 from forerun.errors import ContractError
 from forerun.types import CostCurve, Step
 
 SPEED_RATE = 0.25
 """Share of a deviation that the curve's common factor takes over from one pass."""
-BEND_RATE = 0.08
-"""The same, for passes of about as many rows."""
-COMMON_RATE = 0.05
-"""Share of a correction by rows that moves to the common factor with each pass."""
-NEAR = 4
-"""Kinds of passes that may be told from each other: so many rows apart, or a doubling above 16."""
+NUM_COMPARED = 3
+"""Comparisons of two kinds of passes, of which the middle one counts."""
+BEND_PRIOR, BEND_RATE = 6, 0.05
+"""For how many comparisons the measured curve counts, and the least share of a deviation that one takes over."""
+FAR = 5
+"""Kinds of passes that tell nothing of each other: so many rows apart, or somewhat more than a doubling above 16."""
 AGREED, AGREED_RATE = 0.1, 0.7
 """Where the last three passes all deviate by more than this to one side, so much of it is taken over."""
 FAR_RATE = 0.5
@@ -52,6 +53,8 @@ class PassCost:
         self._measured: dict[int, float] = {}
         self._speed = 0.0  # natural logarithm of the common factor
         self._bends: dict[int, float] = {}  # by bucket of rows, the same
+        self._compared: dict[tuple[int, int], _Compared] = {}  # by two buckets, the smaller first
+        self._last: tuple[int, float, float] | None = None  # bucket, deviation from the measured curve, cached tokens
         self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
         self._num_noted = 0
 
@@ -85,6 +88,7 @@ class PassCost:
             self._speed += moved
             self._recent = deque((found + moved for found in self._recent), maxlen=self._recent.maxlen)
         deviation = whole - math.log(self._context.factor(num_cached))
+        deviation -= self._compare(bucket, deviation + self._bend(num_rows), num_cached)
         self._recent.append(deviation)
         self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
@@ -95,12 +99,29 @@ class PassCost:
             self._speed += AGREED_RATE * left
             return
         self._speed += SPEED_RATE * left
-        self._bends[bucket] = self._bend_at(bucket) + BEND_RATE * left
-        # What passes of all kinds deviate by is the machine's speed, and goes for those that were not made, too.
-        common = COMMON_RATE * self._bends[bucket]
-        self._speed += common
-        for known in self._bends:
-            self._bends[known] -= common
+
+    def _compare(self, bucket: int, deviation: float, num_cached: float) -> float:
+        """Bend the curve by what a pass and the one before it tell of each other, half at each end, so that bends have
+        no common part: that is the machine's speed. By how much passes of this kind are predicted longer now.
+
+        No pass is compared twice, and of the last three comparisons of two kinds the middle one counts: a slow pass
+        changes nothing."""
+        before, self._last = self._last, (bucket, deviation, num_cached)
+        if before is None or before[0] == bucket or abs(num_cached - before[2]) >= APART:
+            return 0.0
+        self._last = None
+        low, high = sorted((bucket, before[0]))
+        sign = 1 if bucket == high else -1
+        known = self._compared.setdefault((low, high), _Compared())
+        known.recent.append(sign * (deviation - before[1]))
+        if len(known.recent) < NUM_COMPARED:
+            return 0.0
+        bends = self._bend_at(low), self._bend_at(high)
+        off = _clipped(statistics.median(known.recent) - (bends[1] - bends[0]))
+        moved = max(1.0 / (BEND_PRIOR + known.num), BEND_RATE) * off / 2
+        known.num += 1
+        self._bends[low], self._bends[high] = bends[0] - moved, bends[1] + moved
+        return sign * moved
 
     def _bend(self, num_rows: int) -> float:
         """The correction of passes of about as many rows: between two kinds a straight line, for a step in a curve
@@ -111,11 +132,18 @@ class PassCost:
         return self._bend_at(low) if share == 0.0 else (1 - share) * self._bend_at(low) + share * self._bend_at(low + 1)
 
     def _bend_at(self, bucket: int) -> float:
-        """Where no pass was made, the correction of the nearest kind, if it is near."""
-        if bucket in self._bends:
-            return self._bends[bucket]
-        nearest = min(self._bends, key=lambda known: abs(known - bucket), default=None)
-        return 0.0 if nearest is None or abs(nearest - bucket) > NEAR else self._bends[nearest]
+        """Where no pass was made, between two kinds that are near each other in a straight line; else the nearest one's
+        correction, the less of it the further away that is."""
+        known = self._bends.get(bucket)
+        if known is not None or not self._bends:
+            return known or 0.0
+        low = max((one for one in self._bends if one < bucket), default=bucket - FAR)
+        high = min((one for one in self._bends if one > bucket), default=bucket + FAR)
+        if high - low <= 2 * FAR and low in self._bends and high in self._bends:
+            share = (bucket - low) / (high - low)
+            return (1 - share) * self._bends[low] + share * self._bends[high]
+        nearest = min(low, high, key=lambda one: abs(one - bucket))
+        return max(1.0 - abs(nearest - bucket) / FAR, 0.0) * self._bends.get(nearest, 0.0)
 
     @property
     def factor(self) -> float:
@@ -127,6 +155,14 @@ class PassCost:
         if base is None:
             base = self._measured[num_rows] = self.curve.at(num_rows)
         return base
+
+
+class _Compared:
+    """What passes of two kinds told of each other: how much more those of more rows deviate (natural logarithm)."""
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=NUM_COMPARED)
+        self.num = 0
 
 
 class PassTable:
