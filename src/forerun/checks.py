@@ -35,6 +35,15 @@ def flag(name: str, value: Any) -> None:
         raise ParameterError(name, f"{shown(value)} is not allowed", "True or False")
 
 
+def parts_of(name: str, value: Any, wanted: Collection[str], what: str) -> None:
+    """Refuse an object that lacks what the protocol `what` asks for: later it would fail in the middle of a text."""
+    missing = [one for one in wanted if not hasattr(value, one)]
+    if missing:
+        raise ParameterError(
+            name, f"a {type(value).__name__} has no {' and no '.join(missing)}", f"a {what} has {', '.join(wanted)}"
+        )
+
+
 def token_ids(name: str, value: Any) -> tuple[int, ...]:
     """A sequence of token ids as a tuple of plain integers."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from forerun.checks import flag, real, shown, whole
+from forerun.checks import flag, parts_of, real, shown, whole
 from forerun.control import AdaptiveLength, FixedLength, PassCost, Policy
 from forerun.control.trace import TRACE_BEGINS, TracedPolicy
 from forerun.drafting import COPIERS, Drafter, ModelDrafter, StackDrafter, SuffixDrafter
@@ -83,6 +83,10 @@ def load(
     kind = _drafter_kind(drafter, draft, "stack" if k == "auto" else "model")
     if verifier not in RULES:
         raise ParameterError("verifier", f"{verifier!r} is not allowed", f"one of {', '.join(RULES)}")
+    if policy is not None:
+        parts_of("policy", policy, ("plan", "update", "release"), "Policy")
+    if kind == "own":
+        parts_of("drafter", drafter, ("needs", "prospects", "propose", "observe", "release"), "Drafter")
     if policy is not None and kind == "none":
         raise ParameterError("policy", "nothing drafts, so there is nothing to plan", "give draft=NAME or a drafter")
     for name, value in (("draft_context", draft_context), ("draft_vocabulary", draft_vocabulary)):

@@ -81,6 +81,18 @@ def test_an_own_policy_takes_the_place_of_k() -> None:
         load("toy", policy=own)
 
 
+def test_own_parts_that_lack_something_are_refused_before_weights_load(no_weights: None) -> None:
+    class Forgetful:
+        """As policies were before `release`."""
+
+        plan = update = None
+
+    with pytest.raises(ParameterError, match="policy: a Forgetful has no release"):
+        load("toy", draft="toy-draft", policy=Forgetful())  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="drafter: a Forgetful has no needs and no prospects and no prop"):
+        load("toy", drafter=Forgetful())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("k", [-1, 1.5, "many", "", True, None, float("nan")])
 def test_a_k_that_is_none_is_refused_before_weights_load(k: Any, no_weights: None) -> None:
     with pytest.raises(ParameterError, match="'auto', or a whole number"):
