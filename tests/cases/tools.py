@@ -54,7 +54,9 @@ def pieces_tokenizer(pieces: Sequence[str | bytes], strips_space: bool = False) 
         encode_chat=lambda messages: encode("".join(message["content"] for message in messages)),
         parts=SimpleNamespace(control_ids=frozenset({eos}), added_ids=frozenset({eos})),
         token_bytes=lambda token: b"<end>" if token == eos else table[token],
-        detokenizer=lambda continues=False: Detokenizer(table.__getitem__, {eos}, strips_space and not continues),
+        detokenizer=lambda continues=False, shown=frozenset(): Detokenizer(
+            table.__getitem__, {eos} - shown, strips_space and not continues
+        ),
     )
 
 
