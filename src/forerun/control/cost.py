@@ -89,8 +89,9 @@ class PassCost:
             moved = math.log(before / self._context.factor(num_cached))
             self._speed += moved
             self._recent = deque((found + moved for found in self._recent), maxlen=self._recent.maxlen)
-        deviation = whole - math.log(self._context.factor(num_cached))
-        deviation -= self._compare(bucket, deviation + self._bend(num_rows), num_cached)
+        unbent = whole + self._bend(num_rows) - math.log(self._context.factor(num_cached))
+        self._compare(bucket, unbent, num_cached)
+        deviation = unbent - self._bend(num_rows)
         self._recent.append(deviation)
         self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
@@ -102,29 +103,27 @@ class PassCost:
             return
         self._speed += SPEED_RATE * left
 
-    def _compare(self, bucket: int, deviation: float, num_cached: float) -> float:
+    def _compare(self, bucket: int, deviation: float, num_cached: float) -> None:
         """Bend the curve by what a pass and the one before it tell of each other, half at each end, so that bends have
-        no common part: that is the machine's speed. By how much passes of this kind are predicted longer now.
+        no common part: that is the machine's speed. `deviation` is from the curve as it was measured.
 
         No pass is compared twice, and of the last three comparisons of two kinds the middle one counts: a slow pass
         changes nothing."""
         before, self._last = self._last, (bucket, deviation, num_cached)
         if before is None or before[0] == bucket or abs(num_cached - before[2]) >= APART:
-            return 0.0
+            return
         self._last = None
         low, high = sorted((bucket, before[0]))
-        sign = 1 if bucket == high else -1
         known = self._compared.setdefault((low, high), _Compared())
-        known.recent.append(sign * (deviation - before[1]))
+        known.recent.append(deviation - before[1] if bucket == high else before[1] - deviation)
         if len(known.recent) < NUM_COMPARED:
-            return 0.0
+            return
         bends = self._bend_at(low), self._bend_at(high)
-        off = _clipped(statistics.median(known.recent) - (bends[1] - bends[0]))
+        off = statistics.median(known.recent) - (bends[1] - bends[0])
         moved = max(1.0 / (BEND_PRIOR + known.num), BEND_RATE) * off / 2
         known.num += 1
         self._bends[low], self._bends[high] = bends[0] - moved, bends[1] + moved
         self._bent.clear()
-        return sign * moved
 
     def _bend(self, num_rows: int) -> float:
         """The correction of passes of about as many rows: between two kinds a straight line, for a step in a curve
