@@ -363,3 +363,61 @@ def test_what_a_row_costs_is_told_from_what_the_machine_does(true: float, drift:
         errors.append(math.log(found.at(5, 100.0) / found.at(4, 100.0) / true))
     assert abs(statistics.mean(errors)) < 0.025
     assert statistics.pstdev(errors) < 0.04
+
+
+def believed(of: PassCost) -> float:
+    """What a pass of 8 rows is predicted to take, in passes of 4."""
+    return of.at(8, 0.0) / of.at(4, 0.0)
+
+
+def alternate(of: PassCost, num: int, ratio: float, cached: tuple[float, float] = (0.0, 0.0)) -> None:
+    """`num` times a pass of 4 rows, 30 ms, and one of 8 rows that takes `ratio` times as long."""
+    for _ in range(num):
+        of.note(4, cached[0], 30.0)
+        of.note(8, cached[1], 30.0 * ratio)
+
+
+def test_how_fast_a_shape_is_learnt() -> None:
+    """The measured curve counts for six comparisons beside those that were made, and there must be three; then what
+    changes is still followed, a twentieth of it each time."""
+    found = cost(0.0)
+    alternate(found, 2, 1.3)
+    assert believed(found) == pytest.approx(1.0)
+    left = math.log(1.3)
+    for number in range(6, 30):
+        alternate(found, 1, 1.3)
+        left *= 1.0 - max(1.0 / number, 0.05)
+        assert math.log(1.3 / believed(found)) == pytest.approx(left)
+    for _ in range(2):  # until most of the last three say so
+        alternate(found, 1, 1.0)
+    before = math.log(believed(found))
+    alternate(found, 1, 1.0)
+    assert math.log(believed(found)) == pytest.approx(0.95 * before)
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_one_odd_pass_bends_nothing(factor: float, rows: int) -> None:
+    found = cost(0.0)
+    alternate(found, 20, 1.0)
+    for number in range(8):
+        found.note(4, 0.0, 30.0 * (factor if number == 3 and rows == 4 else 1.0))
+        found.note(8, 0.0, 30.0 * (factor if number == 3 and rows == 8 else 1.0))
+    assert believed(found) == pytest.approx(1.0)
+
+
+def test_passes_behind_other_contexts_are_not_compared() -> None:
+    found = cost(0.0)
+    alternate(found, 20, 1.4, cached=(0.0, 2000.0))
+    assert believed(found) == pytest.approx(1.0)
+
+
+def test_what_was_not_tried_takes_after_its_neighbours() -> None:
+    """Between two kinds a straight line, and four fifths of a correction one row on, none five rows on."""
+    found = cost(0.0)
+    alternate(found, 200, 1.2)
+    low, high = (math.log(found.at(rows, 0.0) / found.factor / 30.0) for rows in (4, 8))
+    assert high - low == pytest.approx(math.log(1.2), abs=0.01)
+    for rows, bend in ((5, 0.75 * low + 0.25 * high), (6, (low + high) / 2), (9, 0.8 * high), (11, 0.4 * high),
+                       (13, 0.0), (2, 0.6 * low)):  # fmt: skip
+        assert math.log(found.at(rows, 0.0) / found.factor / 30.0) == pytest.approx(bend, abs=1e-6)

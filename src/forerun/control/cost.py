@@ -53,6 +53,7 @@ class PassCost:
         self._measured: dict[int, float] = {}
         self._speed = 0.0  # natural logarithm of the common factor
         self._bends: dict[int, float] = {}  # by bucket of rows, the same
+        self._bent: dict[int, float] = {}  # by rows, until a bend changes: a decision asks for the same ones again
         self._compared: dict[tuple[int, int], _Compared] = {}  # by two buckets, the smaller first
         self._last: tuple[int, float, float] | None = None  # bucket, deviation from the measured curve, cached tokens
         self._recent: deque[float] = deque(maxlen=3)  # deviations from the curve as it is bent
@@ -81,14 +82,16 @@ class PassCost:
         if num_rows > 2 * max(self.curve.milliseconds):
             # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
             self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (whole - math.log(before) - self._speed)
+            self._bent.clear()
             return
         if self._context.note(num_cached, math.exp(whole)):
             # What a text's length explains now is no longer the machine's doing: predictions for this pass stay.
             moved = math.log(before / self._context.factor(num_cached))
             self._speed += moved
             self._recent = deque((found + moved for found in self._recent), maxlen=self._recent.maxlen)
-        deviation = whole - math.log(self._context.factor(num_cached))
-        deviation -= self._compare(bucket, deviation + self._bend(num_rows), num_cached)
+        unbent = whole + self._bend(num_rows) - math.log(self._context.factor(num_cached))
+        self._compare(bucket, unbent, num_cached)
+        deviation = unbent - self._bend(num_rows)
         self._recent.append(deviation)
         self._num_noted += 1
         left = _clipped(statistics.median_low(self._recent) - self._speed)
@@ -100,36 +103,42 @@ class PassCost:
             return
         self._speed += SPEED_RATE * left
 
-    def _compare(self, bucket: int, deviation: float, num_cached: float) -> float:
+    def _compare(self, bucket: int, deviation: float, num_cached: float) -> None:
         """Bend the curve by what a pass and the one before it tell of each other, half at each end, so that bends have
-        no common part: that is the machine's speed. By how much passes of this kind are predicted longer now.
+        no common part: that is the machine's speed. `deviation` is from the curve as it was measured.
 
         No pass is compared twice, and of the last three comparisons of two kinds the middle one counts: a slow pass
         changes nothing."""
         before, self._last = self._last, (bucket, deviation, num_cached)
         if before is None or before[0] == bucket or abs(num_cached - before[2]) >= APART:
-            return 0.0
+            return
         self._last = None
         low, high = sorted((bucket, before[0]))
-        sign = 1 if bucket == high else -1
         known = self._compared.setdefault((low, high), _Compared())
-        known.recent.append(sign * (deviation - before[1]))
+        known.recent.append(deviation - before[1] if bucket == high else before[1] - deviation)
         if len(known.recent) < NUM_COMPARED:
-            return 0.0
+            return
         bends = self._bend_at(low), self._bend_at(high)
-        off = _clipped(statistics.median(known.recent) - (bends[1] - bends[0]))
+        off = statistics.median(known.recent) - (bends[1] - bends[0])
         moved = max(1.0 / (BEND_PRIOR + known.num), BEND_RATE) * off / 2
         known.num += 1
         self._bends[low], self._bends[high] = bends[0] - moved, bends[1] + moved
-        return sign * moved
+        self._bent.clear()
 
     def _bend(self, num_rows: int) -> float:
         """The correction of passes of about as many rows: between two kinds a straight line, for a step in a curve
         would look like the price of a single row."""
-        place = _place(num_rows)
-        low = int(place)
-        share = place - low
-        return self._bend_at(low) if share == 0.0 else (1 - share) * self._bend_at(low) + share * self._bend_at(low + 1)
+        found = self._bent.get(num_rows)
+        if found is None:
+            place = _place(num_rows)
+            low = int(place)
+            share = place - low
+            found = self._bend_at(low) if share == 0.0 else self._between(low, low + 1, share)
+            self._bent[num_rows] = found
+        return found
+
+    def _between(self, low: int, high: int, share: float) -> float:
+        return (1 - share) * self._bend_at(low) + share * self._bend_at(high)
 
     def _bend_at(self, bucket: int) -> float:
         """Where no pass was made, between two kinds that are near each other in a straight line; else the nearest one's
@@ -140,8 +149,7 @@ class PassCost:
         low = max((one for one in self._bends if one < bucket), default=bucket - FAR)
         high = min((one for one in self._bends if one > bucket), default=bucket + FAR)
         if high - low <= 2 * FAR and low in self._bends and high in self._bends:
-            share = (bucket - low) / (high - low)
-            return (1 - share) * self._bends[low] + share * self._bends[high]
+            return self._between(low, high, (bucket - low) / (high - low))
         nearest = min(low, high, key=lambda one: abs(one - bucket))
         return max(1.0 - abs(nearest - bucket) / FAR, 0.0) * self._bends.get(nearest, 0.0)
 
