@@ -150,7 +150,7 @@ def test_a_server_that_does_not_start_is_told_and_the_others_are_measured(target
     [
         (("--load", "0"), "load"), (("--load", "x"), "load"), (("--load", ""), "load"), (("--server", "x"), "server"),
         (("--max-tokens", "30"), "max_tokens"), (("--cells", "all"), "load"), (("--drafters", "model"), "drafters"),
-        (("--rounds", "0"), "rounds"), (("--texts", "/no/such/directory/x"), "texts"), (("chat",), "workloads"),
+        (("--rounds", "0"), "rounds"), (("--texts", "/no/such/directory/x"), "texts"),
         (("--prompts", "0"), "prompts"),
     ],
 )  # fmt: skip
@@ -158,6 +158,12 @@ def test_what_is_refused(arguments: tuple[str, ...], name: str) -> None:
     result = invoke("--target", "nothing", *arguments)
     assert isinstance(result.exception, ParameterError), (result.output, result.exception)
     assert result.exception.name == name
+
+
+def test_a_workload_is_refused_beside_the_load_test() -> None:
+    result = invoke("--target", "nothing", "chat")
+    assert isinstance(result.exception, InputError)
+    assert "WORKLOAD is not used with --load" in str(result.exception)
 
 
 def test_flags_of_the_load_test_alone_are_refused_elsewhere() -> None:
