@@ -412,6 +412,16 @@ def test_passes_behind_other_contexts_are_not_compared() -> None:
     assert believed(found) == pytest.approx(1.0)
 
 
+def test_passes_with_a_prompt_between_them_are_not_compared() -> None:
+    found = cost(0.0)
+    for _ in range(20):
+        found.note(4, 0.0, 30.0)
+        found.note(4 * max(MEASURED), 0.0, 300.0)
+        found.note(8, 0.0, 42.0)
+        found.note(4 * max(MEASURED), 0.0, 300.0)
+    assert believed(found) == pytest.approx(1.0)
+
+
 def test_what_was_not_tried_takes_after_its_neighbours() -> None:
     """Between two kinds a straight line, and four fifths of a correction one row on, none five rows on."""
     found = cost(0.0)

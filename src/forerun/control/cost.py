@@ -83,6 +83,7 @@ class PassCost:
             # Nothing like it was measured (a prompt is read): of no meaning for passes that were.
             self._bends[bucket] = self._bend_at(bucket) + FAR_RATE * (whole - math.log(before) - self._speed)
             self._bent.clear()
+            self._last = None  # what comes next does not follow what came before
             return
         if self._context.note(num_cached, math.exp(whole)):
             # What a text's length explains now is no longer the machine's doing: predictions for this pass stay.

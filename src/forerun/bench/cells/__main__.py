@@ -10,6 +10,8 @@ from pathlib import Path
 
 from forerun.bench.cells.pool import pooled, read_lines
 from forerun.bench.cells.table import print_cells
+from forerun.bench.page.page import check_page, write_page
+from forerun.errors import ParameterError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,8 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="files that `forerun bench --cells --append` wrote")
     parser.add_argument("--report", type=Path, help="write the figures as one HTML page too")
     given = parser.parse_args(arguments)
-    if given.report is not None and given.report.suffix.lower() not in (".html", ".htm"):
-        parser.error(f"--report: {given.report} is not a .html file")
+    try:
+        check_page(given.report)
+    except ParameterError as error:
+        parser.error(str(error))
     lines = [line for path in given.files for line in read_lines(path)]
     document = pooled(lines)
     for name in ("command", "commit", "date", "hardware", "versions", "settings", "policy"):
@@ -27,8 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_cells(document, sys.stdout)
     print(json.dumps(document, allow_nan=False), flush=True)
     if given.report is not None:
-        from forerun.bench.page.page import write_page
-
         write_page(document, given.report)
 
 
