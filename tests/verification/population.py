@@ -165,6 +165,9 @@ class Diary:
     def update(self, rounds: Any, step: Any) -> None:
         self.rounds += [(done.num_accepted, done.num_emitted) for done in rounds]
 
+    def release(self, *sequence_ids: int) -> None:
+        pass
+
 
 def sample(
     population: Population,
