@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from .programs import find_program
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # before torch is imported: each worker's takes its share of the cores
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job, whose children would ignore it too: those that tests send one to would never end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
