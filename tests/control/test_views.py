@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from tests.control.worlds import always, curve, policy, world
 
 from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.adaptive import DOUBT, PROBE_WINDOW, REST
+from forerun.control.adaptive import DOUBT, PROBE_WINDOW
 from forerun.control.choice import Choice
 from forerun.control.gating import Company
 from forerun.control.policy import Load
@@ -353,20 +352,3 @@ def test_a_try_is_priced_beside_the_rows_of_the_batch() -> None:
             num_plain,
         )  # fmt: skip
         assert asked == [pytest.approx(wanted + prices.row_ms)]
-
-
-def test_a_draft_model_that_nobody_of_several_uses_is_thought_of_every_fourth_round() -> None:
-    cell = world(0.02, slope=0.3, draft=0.2, num_sequences=4)
-    made = policy(cell)
-    thought: list[int] = []
-    option = made._option
-
-    def noting(*given: Any, **more: Any) -> Any:
-        thought.append(made._num_rounds)
-        return option(*given, **more)
-
-    made._option = noting  # type: ignore[method-assign]
-    simulate(made, cell, 120, 0)
-    late = sorted({number for number in thought if number > 60})
-    assert len(late) >= 10
-    assert all(after - before == REST for before, after in pairwise(late))

@@ -12,6 +12,7 @@ from forerun.control.choice import Choice, Option, Prices, choose, is_left_to_co
 from forerun.control.cost import HostCost, PassCost, PassTable
 from forerun.control.exploring import Credit
 from forerun.control.gating import Company
+from forerun.control.looking import Looks
 from forerun.control.policy import Load
 from forerun.control.records import Known, Offer, Pending, Prediction, Stays, offers_of, with_latest
 from forerun.control.round_plans import RoundPlans
@@ -29,9 +30,6 @@ DOUBT = 1.5
 LEAST_GAIN = 1.03
 """What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
 and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
-REST = 4
-"""Rounds after which a draft model is thought of again that nobody of several sequences was drafted for with: thinking
-of it takes the host longer than of anything else."""
 
 
 class AdaptiveLength:
@@ -61,11 +59,11 @@ class AdaptiveLength:
         self.max_length, self.max_rows = max_length, max_rows
         self.prediction: Prediction | None = None
         self._credit = Credit(probe_share)
+        self._looks = Looks()
         self._known: dict[int, Known] = {}
         self._stays = Stays()
         self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
-        self._thinks_of_models_at = 0  # a round
         self._usual_length = 200.0  # of an answer, in tokens
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
 
@@ -91,9 +89,9 @@ class AdaptiveLength:
         self._num_rounds += 1
         self._pending.clear()
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
-        now = self._situation(
-            [sequences[i] for i in decoding], [prospects[i] for i in decoding], self._prices(sequences), load.num_tokens
-        )
+        texts, found = [sequences[i] for i in decoding], [prospects[i] for i in decoding]
+        seen = self._looks.whom(self._num_rounds, texts, found, load.num_tokens)
+        now = self._situation(texts, found, seen, self._prices(sequences), load.num_tokens)
         best, options = self._best_round(now)
         self.prediction = Prediction(best.milliseconds, best.num_tokens, now.plain_ms, len(decoding))
         plans = [Plan() for _ in sequences]
@@ -101,8 +99,10 @@ class AdaptiveLength:
             plans[i] = plan
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], now.kinds[place], prospects[i], plans[i])
-        trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
-        self._explore(trying, plans, best, now.prices, load.num_tokens)
+        if any(seen):
+            trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
+            self._explore(trying, plans, best, now.prices, load.num_tokens)
+            self._end_looks(now, best, seen, found, [plans[i] for i in decoding])
         return plans
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
@@ -126,14 +126,19 @@ class AdaptiveLength:
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _situation(
-        self, texts: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], prices: Prices, num_rows: int
+        self,
+        texts: Sequence[SequenceView],
+        prospects: Sequence[Sequence[Prospect]],
+        seen: Sequence[bool],
+        prices: Prices,
+        num_rows: int,
     ) -> Situation:
         offered = [
             offers_of(found, len(text.tokens), len(text.tokens) - text.prompt_length, self.acceptance.is_known)
-            for text, found in zip(texts, prospects, strict=True)
+            if is_seen
+            else []
+            for text, found, is_seen in zip(texts, prospects, seen, strict=True)
         ]
-        if self._num_rounds < self._thinks_of_models_at:
-            offered = [[offer for offer in found if not offer.needs_model] for found in offered]
         plain_ms = prices.target_ms(num_rows) + prices.step_ms + prices.row_ms * num_rows
         return Situation(texts, [kind_of(text) for text in texts], offered, prices, num_rows, plain_ms)
 
@@ -149,7 +154,7 @@ class AdaptiveLength:
         if num_decoding > 1 and best.num_tokens * now.plain_ms < LEAST_GAIN * num_decoding * best.milliseconds:
             best = Choice((None,) * num_decoding, float(num_decoding), now.plain_ms)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
-        if idle and self._credit.has_some:
+        if idle and self._looks.is_at_all and self._credit.has_some:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
             hopeful = list(options)
             for place in idle:
@@ -164,9 +169,24 @@ class AdaptiveLength:
             loss_ms = found.milliseconds - worth(found.taken, options, num_decoding) / best.rate
             if self._credit.take(loss_ms):
                 best, options = found, hopeful
-        if num_decoding > 1 and self._num_rounds >= self._thinks_of_models_at and not now.needs_model(best):
-            self._thinks_of_models_at = self._num_rounds + REST
         return best, options
+
+    def _end_looks(
+        self,
+        now: Situation,
+        best: Choice,
+        seen: Sequence[bool],
+        prospects: Sequence[Sequence[Prospect]],
+        plans: Sequence[Plan],
+    ) -> None:
+        """Say who drafts of those that were looked at."""
+        drafting = [taken is not None or plan.shape > 0 for taken, plan in zip(best.taken, plans, strict=True)]
+        for text, is_seen, is_drafting, found in zip(now.texts, seen, drafting, prospects, strict=True):
+            if is_drafting:
+                self._looks.drafts(text.sequence_id)
+            elif is_seen:
+                self._looks.declines(text.sequence_id, found)
+        self._looks.end(self._num_rounds, len(plans), any(drafting), now.needs_model(best))
 
     def _plans(self, now: Situation, best: Choice, options: Sequence[Sequence[Option]]) -> list[Plan]:
         """The plan of each sequence that decodes, by the round that was chosen among `options`."""
@@ -321,6 +341,7 @@ class AdaptiveLength:
                 self._usual_length += 0.1 * (known.num_output - self._usual_length)
         self.acceptance.forget(*sequence_ids)
         self._credit.forget(*sequence_ids)
+        self._looks.forget(*sequence_ids)
 
 
 _PLAIN = "plain"
