@@ -1,5 +1,8 @@
-"""Whom a round is thought through for. Thinking takes the host's time, and where nothing pays it brings nothing: what
-was declined a moment ago is declined again, unless something has changed."""
+"""Whom a round is thought through for.
+
+Thinking takes the host's time, and where nothing pays it brings nothing: what was declined a moment ago is declined
+again, unless something has changed.
+"""
 
 from __future__ import annotations
 
