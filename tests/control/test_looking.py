@@ -199,15 +199,14 @@ def test_a_good_draft_is_taken_in_the_round_it_is_offered() -> None:
 
 
 def test_a_round_nobody_is_looked_at_in_is_foretold_like_any_other() -> None:
-    cell = hopeless()
-    made = policy(cell)
+    made = policy(hopeless())
     thought = thinking(made)
     for number in range(1, 20):
-        made.plan([text()], [[MODEL]], Load(1, 0, 1))
+        made.plan([text()], [[suffix(0.05)]], Load(1, 0, 1))
         assert made.prediction is not None
-        if number > 10 and number not in thought:
-            assert made.prediction.milliseconds == made.prediction.plain_ms == pytest.approx(30.0)
-            assert made.prediction.purpose == "best"
+        assert made.prediction.milliseconds == made.prediction.plain_ms == pytest.approx(30.0)
+        assert (made.prediction.num_tokens, made.prediction.plain_tokens) == (1.0, 1)
+    assert sorted(set(thought)) == [1, 3, 7, 11, 15, 19]
     assert made._known[0].num_rounds == 19
     made.plan([text(1)], [[MODEL]], Load(1, 0, 1))
     looks = made._looks
