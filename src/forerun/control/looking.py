@@ -18,7 +18,7 @@ SURPRISE = 1.1
 between."""
 CHANGE = 8
 """A pass that has grown or shrunk by one row in so many is another round, which everybody is looked at for."""
-FIRST_TOKENS = 8
+NUM_PROMISED = 8
 """Tokens whose guesses make a promise."""
 
 
@@ -87,7 +87,7 @@ class Looks:
 def promise(prospect: Prospect) -> float:
     """Tokens that a source expects to be accepted, by its own guesses; 0 where it makes none."""
     total, reached = 0.0, 1.0
-    for expected in prospect.expected[:FIRST_TOKENS]:
+    for expected in prospect.expected[:NUM_PROMISED]:
         reached *= expected
         total += reached
     return total
