@@ -27,6 +27,7 @@ demo: $(NATIVE)
 	$(BIN)/forerun generate --target $(TARGET) --draft $(DRAFT) --draft-vocabulary 32768 --draft-requantise --k $(K) \
 	  --temperature 0 --max-tokens 128 --ignore-eos --show-drafts --compare "$$(cat docs/demo-prompt.txt)"
 
+# Cases that take long where shorter ones show the same are listed as not run; FORERUN_THOROUGH=1 runs them, as CI does.
 test: $(NATIVE)
 	$(BIN)/python -m pytest $(IN_PARALLEL) $(ARGS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 settings.register_profile("forerun", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("forerun")
 
+THOROUGH = "1" in (os.environ.get("FORERUN_THOROUGH"), os.environ.get("FORERUN_FULL"))
 _not_run: list[str] = []
 """Of this process; workers hand theirs to the process that reports."""
 
@@ -34,10 +36,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in gpu_items:
             _skip(item, "no CUDA device on this machine")
     for item in items:
+        marker = item.get_closest_marker("thorough")
+        if marker is not None and not THOROUGH and _is_among(item, marker.args):
+            _skip(item, "takes long, and shorter cases show the same: FORERUN_THOROUGH=1 runs it (CI does)")
         wanted = [program for marker in item.iter_markers("needs") for program in marker.args]
         missing = [program for program in wanted if find_program(program) is None]
         if missing:
             _skip(item, f"not installed here: {', '.join(missing)}")
+
+
+def _is_among(item: pytest.Item, parts: Sequence[str]) -> bool:
+    """Whether a parametrised item's id has one of these parts; any item, if there are none."""
+    return not parts or any(part in item.name.partition("[")[2] for part in parts)
 
 
 def _skip(item: pytest.Item, reason: str) -> None:

@@ -201,7 +201,7 @@ def test_a_good_draft_is_taken_in_the_round_it_is_offered() -> None:
 def test_a_round_nobody_is_looked_at_in_is_foretold_like_any_other() -> None:
     made = policy(hopeless())
     thought = thinking(made)
-    for number in range(1, 20):
+    for _ in range(1, 20):
         made.plan([text()], [[suffix(0.05)]], Load(1, 0, 1))
         assert made.prediction is not None
         assert made.prediction.milliseconds == made.prediction.plain_ms == pytest.approx(30.0)

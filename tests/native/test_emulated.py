@@ -75,6 +75,7 @@ def reference(native: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_every_set_that_runs_here(native: str, reference: Path, tmp_path: Path) -> None:
     isas = start([native, "--isas"]).stdout.split()
     assert isas[-1] == "portable"

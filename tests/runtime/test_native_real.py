@@ -23,6 +23,7 @@ PROSE = Path(__file__).parents[2] / "docs" / "design.md"
 NUM_TOKENS = 512
 
 
+@pytest.mark.thorough("qwen2.5-coder-0.5b")
 @pytest.mark.parametrize("name", NAMES)
 def test_close_to_float32(name: str) -> None:
     """The torch runtime in float32 on the dequantised weights is transformers (test_torch_gguf)."""

@@ -182,6 +182,7 @@ REAL = ["smollm2-135m", "qwen2.5-coder-0.5b"]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough("qwen2.5-coder-0.5b")
 @pytest.mark.parametrize("name", REAL)
 def test_real_files_agree_with_transformers(name: str) -> None:
     path = pulled(name)

@@ -167,6 +167,7 @@ def test_a_machine_that_cannot_keep_the_promise_is_told(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.thorough("bfloat16-2", "float32-3")
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_real_weights(dtype: str, threads: int) -> None:

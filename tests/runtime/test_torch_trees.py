@@ -49,6 +49,7 @@ def test_padded_groups_see_what_segments_see(name: str, monkeypatch: pytest.Monk
     check_trees_fit_by_their_depth(model, 2e-4)
 
 
+@pytest.mark.thorough("1-smollm3", "1-mistral", "1-gpt2", "5-")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("most", [1, 3, 5])
 def test_trees_are_cut_into_passes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def test_sampled_drafts_leave_the_targets_law(shape: tuple[int, int, int], rule:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_sampled_drafts_leave_the_targets_law_on_larger_trees(shape: tuple[int, int, int], rule: str) -> None:

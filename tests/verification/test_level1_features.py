@@ -187,6 +187,7 @@ def test_combinations_where_a_model_goes_on_behind_copied_tokens(rule: str, data
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", sorted(RULES))
 @settings(max_examples=400)
 @given(data=st.data())

@@ -162,6 +162,7 @@ def test_texts_have_the_targets_law_in_four_million(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough("chain", "seeded-model")
 @pytest.mark.parametrize("name", ["chain", "block", "seeded-model"])
 def test_texts_have_the_targets_law_one_by_one(name: str) -> None:
     """Texts by the engine with the real noise, nothing vectorised: .05 of variation is caught with 99 % (with

@@ -80,6 +80,7 @@ def test_sound_parts_survive_every_scenario(where: str, rule: str) -> None:
     assert not violations(scenario.law(SOUND[rule]), scenario.expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutant", list(KILLS))
 def test_the_mutants_are_not_borderline(mutant: str) -> None:
     """.025 of total variation is what 200,000 texts show with 99 % (test_level5_mutants)."""
