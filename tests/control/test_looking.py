@@ -10,6 +10,7 @@ import pytest
 from tests.control.worlds import policy, world
 
 from forerun.control import AdaptiveLength
+from forerun.control.exploring import FIRST_GAP
 from forerun.control.looking import CHANGE, LONGEST_GAP, SURPRISE, Looks, promise
 from forerun.control.policy import Load
 from forerun.control.simulation import World, simulate
@@ -201,11 +202,13 @@ def test_a_good_draft_is_taken_in_the_round_it_is_offered() -> None:
 def test_a_round_nobody_is_looked_at_in_is_foretold_like_any_other() -> None:
     made = policy(hopeless())
     thought = thinking(made)
-    for _ in range(1, 20):
+    for number in range(1, 20):
         made.plan([text()], [[suffix(0.05)]], Load(1, 0, 1))
         assert made.prediction is not None
         assert made.prediction.milliseconds == made.prediction.plain_ms == pytest.approx(30.0)
         assert (made.prediction.num_tokens, made.prediction.plain_tokens) == (1.0, 1)
+        # It is plain decoding, which need not be tried soon.
+        assert made._credit._gaps["plain"] == (FIRST_GAP, number)
     assert sorted(set(thought)) == [1, 3, 7, 11, 15, 19]
     assert made._known[0].num_rounds == 19
     made.plan([text(1)], [[MODEL]], Load(1, 0, 1))

@@ -103,6 +103,8 @@ class AdaptiveLength:
             trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
             self._explore(trying, plans, best, now.prices, load.num_tokens)
             self._end_looks(now, best, seen, found, [plans[i] for i in decoding])
+        else:
+            self._credit.note_used(_PLAIN, self._num_rounds)
         return plans
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
