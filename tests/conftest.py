@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _skip(item, "no CUDA device on this machine")
     for item in items:
         marker = item.get_closest_marker("thorough")
-        if marker is not None and not THOROUGH and _is_among(item, marker.args):
+        if marker is not None and not THOROUGH and _takes_long(item, marker):
             _skip(item, "takes long, and shorter cases show the same: FORERUN_THOROUGH=1 runs it (CI does)")
         wanted = [program for marker in item.iter_markers("needs") for program in marker.args]
         missing = [program for program in wanted if find_program(program) is None]
@@ -45,9 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _skip(item, f"not installed here: {', '.join(missing)}")
 
 
-def _is_among(item: pytest.Item, parts: Sequence[str]) -> bool:
-    """Whether a parametrised item's id has one of these parts; any item, if there are none."""
-    return not parts or any(part in item.name.partition("[")[2] for part in parts)
+def _takes_long(item: pytest.Item, marker: pytest.Mark) -> bool:
+    """Whether a parametrised item's id has one of the marker's parts, or none of ``but``; any item's, without either."""
+    identity = item.name.partition("[")[2]
+    if marker.kwargs:
+        return not any(part in identity for part in marker.kwargs["but"])
+    return not marker.args or any(part in identity for part in marker.args)
 
 
 def _skip(item: pytest.Item, reason: str) -> None:

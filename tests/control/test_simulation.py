@@ -66,6 +66,7 @@ def test_the_best_length_is_found(batch: int, acceptances: tuple[float, ...], sl
         check(batch, slope, draft, acceptance, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("batch,slope,draft", grid((1, 4, 16)))
 def test_the_best_length_is_found_everywhere(batch: int, slope: float, draft: float) -> None:

@@ -12,6 +12,7 @@ from forerun.cli import app
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough("1.5b")
 @pytest.mark.parametrize(
     "models",
     [("smollm2-135m",), ("smollm2-135m", "smollm2-135m"), ("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b")],
