@@ -4,8 +4,8 @@ In the native runtime, and with `strict` in the torch runtime, a row's logits do
 equality is exact, and a model that drafts for itself is accepted always. Without `strict` a text may leave plain
 decoding at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
 
-The default selection covers every k, batch size, drafter, kind of numbers ("native", or torch's dtype) and mode at
-least once, with as many prompts as the test ids show; torch runs the smallest model there, and few prompts in bfloat16
+The default selection covers every length, batch size, drafter, kind of numbers ("native", or torch's dtype) and mode
+at least once, with as many prompts as the test ids show; torch runs the smallest model there, and few prompts in bfloat16
 on processors that emulate it. `FORERUN_THOROUGH=1` (CI) adds cases and prompts, `FORERUN_FULL=1` runs the whole product
 on the larger model, and `make ladder` 40 prompts.
 """
@@ -35,6 +35,8 @@ MODES = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 0.8, "top_p":
 SELECTED = [
     ("native", "greedy", "self", 3, 8, 20),
     ("native", "seeded", "lookup", 8, 3, 8),
+    ("native", "greedy", "suffix", 5, 3, 8),
+    ("native", "seeded", "suffix", 1, 1, 2),
     ("native", "greedy", "stack", "adaptive", 8, 20),
     ("native", "seeded", "copy", "2x2x1", 8, 8),
     ("bfloat16", "seeded", "stack", "adaptive", 8, 12),
@@ -134,6 +136,14 @@ def test_text_equals_plain_decoding(
             sum(getattr(s.statistics, name) for s in speculative) for name in ("num_accepted", "num_proposed")
         )
         assert 0 < num_accepted < num_proposed
+
+
+def test_the_default_selection_has_everything_once() -> None:
+    """What the head of this file says."""
+    dtypes, modes, drafters, lengths, batches, _ = map(set, zip(*SELECTED, strict=True))
+    assert dtypes == {"native", "bfloat16", "float32"} and modes == set(MODES)
+    assert drafters == set(DRAFTERS) and batches == {1, 3, 8}
+    assert lengths >= set(LENGTHS)
 
 
 def test_without_strict_divergences_are_ties_and_are_reported(loaded: Any, capsys: pytest.CaptureFixture[str]) -> None:
