@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _takes_long(item: pytest.Item, marker: pytest.Mark) -> bool:
-    """Whether a parametrised item's id has one of the marker's parts, or none of ``but``; any item's, without either."""
+    """Whether an item's id has one of the marker's parts, or none of ``but``; any item's, without either."""
     identity = item.name.partition("[")[2]
     if marker.kwargs:
         return not any(part in identity for part in marker.kwargs["but"])

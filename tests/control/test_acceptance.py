@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.control.worlds import by_depth
 
 from forerun.control.acceptance import Acceptance
 from forerun.control.estimates import MEMORY, PRIOR
@@ -50,16 +51,6 @@ def test_a_new_sequence_begins_with_what_others_taught() -> None:
     for sequence_id in range(40):
         teach(known, [0.3, 0.3, 0.3, 0.3], 20, sequence_id=sequence_id, seed=sequence_id)
     assert forecast(known, sequence_id=99).accepted[1] == pytest.approx(0.3, abs=0.08)
-
-
-def by_depth(known: Acceptance, source: str) -> list[float]:
-    """Acceptance at each depth that was examined, over all tables of a source."""
-    tables = [table.accepted for ((name, _), _), table in known._tables.items() if name == source]
-    deepest = max(map(len, tables), default=0)
-    shares = [[table[depth] for table in tables if depth < len(table)] for depth in range(deepest)]
-    return [
-        sum(share.hits for share in at) / total for at in shares if (total := sum(share.total for share in at))
-    ]  # fmt: skip
 
 
 def test_a_depth_counts_only_if_the_one_before_it_was_accepted() -> None:

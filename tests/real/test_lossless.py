@@ -5,9 +5,9 @@ equality is exact, and a model that drafts for itself is accepted always. Withou
 decoding at a numeric tie: those places are reported with their top-2 gap, and a gap above the tie bound fails.
 
 The default selection covers every length, batch size, drafter, kind of numbers ("native", or torch's dtype) and mode
-at least once, with as many prompts as the test ids show; torch runs the smallest model there, and few prompts in bfloat16
-on processors that emulate it. `FORERUN_THOROUGH=1` (CI) adds cases and prompts, `FORERUN_FULL=1` runs the whole product
-on the larger model, and `make ladder` 40 prompts.
+at least once, with as many prompts as the test ids show; torch runs the smallest model there, and few prompts in
+bfloat16 on processors that emulate it. `FORERUN_THOROUGH=1` (CI) adds cases and prompts, `FORERUN_FULL=1` runs the
+whole product on the larger model, and `make ladder` 40 prompts.
 """
 
 from __future__ import annotations
@@ -141,8 +141,10 @@ def test_text_equals_plain_decoding(
 def test_the_default_selection_has_everything_once() -> None:
     """What the head of this file says."""
     dtypes, modes, drafters, lengths, batches, _ = map(set, zip(*SELECTED, strict=True))
-    assert dtypes == {"native", "bfloat16", "float32"} and modes == set(MODES)
-    assert drafters == set(DRAFTERS) and batches == {1, 3, 8}
+    assert dtypes == {"native", "bfloat16", "float32"}
+    assert modes == set(MODES)
+    assert drafters == set(DRAFTERS)
+    assert batches == {1, 3, 8}
     assert lengths >= set(LENGTHS)
 
 

@@ -316,7 +316,7 @@ class AdaptiveLength:
             self.prediction = replace(self.prediction, purpose="probe")
 
     def _remember(self, sequence: SequenceView, plain_ms: float) -> Known:
-        """One more round of a sequence, of which a plain one takes `plain_ms`; a new one may lose something on tries."""
+        """One more round of a sequence; a plain one takes `plain_ms`. A new sequence may lose something on tries."""
         known = self._known.get(sequence.sequence_id)
         if known is None:
             known = self._known[sequence.sequence_id] = Known()

@@ -1,4 +1,4 @@
-"""Trying what is expected to lose, so that it is known when it no longer does: what that may cost, and what is tried."""
+"""Trying what is expected to lose, to learn when it no longer does: what that may cost, and what is tried."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class Looks:
     def begin(
         self, now: int, texts: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], num_rows: int
     ) -> list[bool]:
-        """Round `now` begins, whose pass has `num_rows` rows without any draft; [i]: whether to look at sequence i. From
-        here on `is_full` tells whether all are looked at."""
+        """Round `now` begins, whose pass has `num_rows` rows without any draft; [i]: whether to look at sequence i.
+        From here on `is_full` tells whether all are looked at."""
         if abs(num_rows - self._num_rows) * CHANGE > self._num_rows:
             self._gap, self._next = 1, now
         self.is_full = now >= self._next
