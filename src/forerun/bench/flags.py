@@ -85,8 +85,8 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
     elif len(listed(given["k"])) > 1:
         raise ParameterError("k", f"{given['k']!r} are several, and --{asked} has one", "for example --k 4")
     if asked == "cells" and given["draft"] is None and all(cell.draft != "given" for cell in modes.cells):
-        names = ", ".join(cell.name for cell in modes.cells)
-        raise ParameterError("cells", f"{names}: nothing drafts there without a draft model", "give --draft MODEL")
+        cells = ", ".join(cell.name for cell in modes.cells)
+        raise ParameterError("cells", f"{cells}: nothing drafts there without a draft model", "give --draft MODEL")
     if asked == "depth":
         values["drafters"] = some_of("drafters", given["drafters"] or "lookup", COPIERS)
         return values
