@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,19 +35,40 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if gpu_items and not _has_gpu():
         for item in gpu_items:
             _skip(item, "no CUDA device on this machine")
+    if THOROUGH and all(Path(arg.partition("::")[0]).is_dir() for arg in config.args):
+        _check_marks(items)
     for item in items:
         marker = item.get_closest_marker("thorough")
-        if marker is not None and not THOROUGH and _is_among(item, marker.args):
-            _skip(item, "takes long, and shorter cases show the same: FORERUN_THOROUGH=1 runs it (CI does)")
+        if marker is not None and not THOROUGH and _takes_long(item, marker):
+            _skip(item, "takes long: FORERUN_THOROUGH=1 runs it (CI does)")
         wanted = [program for marker in item.iter_markers("needs") for program in marker.args]
         missing = [program for program in wanted if find_program(program) is None]
         if missing:
             _skip(item, f"not installed here: {', '.join(missing)}")
 
 
-def _is_among(item: pytest.Item, parts: Sequence[str]) -> bool:
-    """Whether a parametrised item's id has one of these parts; any item, if there are none."""
-    return not parts or any(part in item.name.partition("[")[2] for part in parts)
+def _check_marks(items: list[pytest.Item]) -> None:
+    """Refuse a part of a marker that is in no id of its test: a case was renamed, and runs where it should not."""
+    marked = [(item, marker) for item in items if (marker := item.get_closest_marker("thorough")) is not None]
+    identities: dict[str, list[str]] = {}
+    for item, _ in marked:
+        name, _, identity = item.nodeid.partition("[")
+        identities.setdefault(name, []).append(identity)
+    for item, marker in marked:
+        of_test = identities[item.nodeid.partition("[")[0]]
+        lost = [
+            part for part in (*marker.args, *marker.kwargs.get("but", ())) if not any(part in one for one in of_test)
+        ]
+        if lost or marker.kwargs.keys() - {"but"}:
+            raise pytest.UsageError(f"thorough: {lost or dict(marker.kwargs)} names no case of {item.nodeid}")
+
+
+def _takes_long(item: pytest.Item, marker: pytest.Mark) -> bool:
+    """Whether an item's id has one of the marker's parts, or none of ``but``; any item's, without either."""
+    identity = item.name.partition("[")[2]
+    if marker.kwargs:
+        return not any(part in identity for part in marker.kwargs["but"])
+    return not marker.args or any(part in identity for part in marker.args)
 
 
 def _skip(item: pytest.Item, reason: str) -> None:

@@ -26,7 +26,8 @@ LAYERS = [
     {"control"},
     {"engine"},
     {"result", "stream", "llm", "loading"},
-    {"bench", "planning"},
+    {"bench"},
+    {"planning"},
     {"server"},
     {"cli", "__main__"},
 ]

@@ -368,6 +368,25 @@ def test_the_pooling_command_prints_one_document(tmp_path: Path, capsys: pytest.
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize(
+    "words,message",
+    [
+        (["none.jsonl"], "No such file"),
+        (["odd.jsonl"], "is not a run of a cell"),
+        (["odd.jsonl", "--report", "no/such/place.html"], "cannot be written"),
+    ],
+)
+def test_the_pooling_command_refuses_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        pool_command.main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_table_shows_every_contender_and_claim() -> None:
     file = io.StringIO()
     print_cells(pooled([line()]), file)

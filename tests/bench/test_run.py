@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from tests.bench.toys import PROMPTS, Scripted, draft, quick_probe, settings, toy_llm
 
 from forerun.bench import hardware
-from forerun.bench.plot import check_plot, write_plot
+from forerun.bench.plot import _panel, check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.run import bench, own_variants
 from forerun.bench.summary import PLAIN
@@ -193,6 +194,27 @@ def test_the_plot_is_a_png(document: dict[str, Any], tmp_path: Path) -> None:
     width, height = (int(n) for n in np.frombuffer(data[16:24], dtype=">u4"))
     assert width >= 1000
     assert height >= 500
+
+
+def test_every_drafter_and_peer_is_in_the_picture(document: dict[str, Any]) -> None:
+    figures = document["workloads"]["chat"]
+    drawn = next(one for one in figures.values() if one.get("drafter"))
+    names = ["model", "requantised", "lookup", "suffix", "stack", "adaptive"]
+    many = {name: {**drawn, "drafter": name, "k": 0 if name == "adaptive" else 2} for name in names}
+    axis = Figure().subplots()
+    handles = _panel(axis, many, names, [])
+    assert list(handles) == ["forerun plain", *(f"forerun, {name}" for name in names)]
+    assert list(axis.get_xticks()) == [2]  # adaptive has no k of its own
+    colours = [handles[f"forerun, {name}"].lines[0].get_color() for name in names[:-1]]
+    assert len({*colours, handles["forerun, adaptive"].get_color()}) == len(names)
+
+
+def test_adaptive_ends_drafts_as_the_settings_say() -> None:
+    llm, model = toy_llm(), draft()
+    asked = settings(drafters=("adaptive",), draft_min_confidence=0.4)
+    (_, adaptive) = own_variants(llm, {"model": model}, asked)
+    *_, by_model = adaptive._llm.engine.drafter.sources.values()
+    assert by_model.min_confidence == 0.4
 
 
 def test_the_plot_takes_one_workload_or_five(document: dict[str, Any], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.control.worlds import by_depth
 
 import forerun.drafting.model
 import forerun.engine.engine
@@ -226,5 +227,5 @@ def test_the_acceptance_rate_knows_no_skipped_rounds_and_no_tokens_behind_the_en
     assert found.num_rounds == sum(len(rounds) for rounds in noted.rounds)
     assert any(one.num_proposed == 0 for rounds in noted.rounds for one in rounds)  # the first token, for one
     assert found.num_accepted + found.num_rounds >= found.num_emitted
-    depths = noted.policy.acceptance.by_depth("model")
+    depths = by_depth(noted.policy.acceptance, "model")
     assert all(one == 1.0 for one in depths)

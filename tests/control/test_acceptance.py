@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.control.worlds import by_depth
 
 from forerun.control.acceptance import Acceptance
 from forerun.control.estimates import MEMORY, PRIOR
@@ -57,14 +58,14 @@ def test_a_depth_counts_only_if_the_one_before_it_was_accepted() -> None:
     known = Acceptance()
     for number in range(400):
         known.observe(KEY, MODEL, 2, True, done(2, 2 if number % 2 else 0))
-    assert known.by_depth("model") == pytest.approx([0.5, 1.0])
+    assert by_depth(known, "model") == pytest.approx([0.5, 1.0])
 
 
 def test_depths_are_told_apart() -> None:
     known, chances = Acceptance(), [0.9, 0.7, 0.4, 0.8]
     teach(known, chances, 3000)
-    assert known.by_depth("model") == pytest.approx(chances, abs=0.05)
-    assert known.by_depth("suffix") == []
+    assert by_depth(known, "model") == pytest.approx(chances, abs=0.05)
+    assert by_depth(known, "suffix") == []
 
 
 def test_a_good_first_token_promises_good_deeper_ones() -> None:
@@ -82,7 +83,7 @@ def test_old_observations_fade() -> None:
     known = Acceptance()
     teach(known, [0.9] * 4, int(3 * MEMORY), k=1)
     teach(known, [0.1] * 4, int(3 * MEMORY), k=1, seed=1)
-    assert known.by_depth("model")[0] == pytest.approx(0.1, abs=0.06)
+    assert by_depth(known, "model")[0] == pytest.approx(0.1, abs=0.06)
 
 
 def test_a_sequence_differs_from_the_others() -> None:

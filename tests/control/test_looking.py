@@ -10,10 +10,14 @@ import pytest
 from tests.control.worlds import policy, world
 
 from forerun.control import AdaptiveLength
+from forerun.control.choice import Choice
 from forerun.control.exploring import FIRST_GAP
 from forerun.control.looking import CHANGE, LONGEST_GAP, SURPRISE, Looks, promise
 from forerun.control.policy import Load
+from forerun.control.records import Offer
 from forerun.control.simulation import World, simulate
+from forerun.control.situation import Situation
+from forerun.errors import ParameterError
 from forerun.sampling import SamplingParams
 from forerun.types import Prospect
 
@@ -36,7 +40,7 @@ def look(
 ) -> list[int]:
     """One round in which `drafting` of the sequences draft if they are looked at: who was."""
     texts = [text(i) for i in range(len(offered))]
-    seen = looks.whom(now, texts, offered, len(offered))
+    seen = looks.begin(now, texts, offered, len(offered))
     for i, found in enumerate(offered):
         if seen[i]:
             if i in drafting:
@@ -44,7 +48,7 @@ def look(
             else:
                 looks.declines(i, found)
     if any(seen):
-        looks.end(now, len(offered), bool(drafting), model)
+        looks.end(now, len(offered), somebody_drafts=bool(drafting), a_model_drafts=model)
     return [i for i, is_seen in enumerate(seen) if is_seen]
 
 
@@ -94,27 +98,27 @@ def test_a_new_sequence_is_looked_at_alone() -> None:
 def test_another_number_of_rows_is_another_round() -> None:
     for before, after, is_other in ((16, 18, False), (16, 19, True), (16, 14, False), (16, 13, True), (1, 2, True)):
         looks = Looks()
-        assert looks.whom(1, [text()], [[MODEL]], before) == [True]
+        assert looks.begin(1, [text()], [[MODEL]], before) == [True]
         looks.declines(0, [MODEL])
         for now in (1, 3):
-            looks.whom(now, [text()], [[MODEL]], before)
-            looks.end(now, 1, False, False)
-        assert looks.whom(4, [text()], [[MODEL]], before) == [False]
-        assert looks.whom(4, [text()], [[MODEL]], after) == [is_other]
-        assert looks.is_at_all == is_other
+            looks.begin(now, [text()], [[MODEL]], before)
+            looks.end(now, 1, somebody_drafts=False, a_model_drafts=False)
+        assert looks.begin(4, [text()], [[MODEL]], before) == [False]
+        assert looks.begin(4, [text()], [[MODEL]], after) == [is_other]
+        assert looks.is_full == is_other
         if is_other:  # and the gaps begin anew
-            looks.end(4, 1, False, False)
-            assert [now for now in (5, 6) if looks.whom(now, [text()], [[MODEL]], after) == [True]] == [6]
+            looks.end(4, 1, somebody_drafts=False, a_model_drafts=False)
+            assert [now for now in (5, 6) if looks.begin(now, [text()], [[MODEL]], after) == [True]] == [6]
     assert CHANGE == 8
 
 
 def test_small_changes_of_a_pass_add_up() -> None:
     """Each is compared with the pass that all were looked at for."""
     looks = Looks()
-    looks.whom(1, [text()], [[MODEL]], 16)
+    looks.begin(1, [text()], [[MODEL]], 16)
     looks.declines(0, [MODEL])
-    looks.end(1, 2, False, False)
-    assert [looks.whom(2, [text()], [[MODEL]], rows)[0] for rows in (17, 18, 19)] == [False, False, True]
+    looks.end(1, 2, somebody_drafts=False, a_model_drafts=False)
+    assert [looks.begin(2, [text()], [[MODEL]], rows)[0] for rows in (17, 18, 19)] == [False, False, True]
 
 
 def test_what_promises_more_than_all_that_was_declined_is_looked_at() -> None:
@@ -193,9 +197,9 @@ def test_a_good_draft_is_taken_in_the_round_it_is_offered() -> None:
     for _ in range(2 * LONGEST_GAP):  # rounds 1, 3 and 7 were looks; the next is round 11
         (plan,) = made.plan([one], [[suffix(0.05)]], Load(1, 0, 1))
         assert plan.shape == 0
-    assert not made._looks.is_at_all
+    assert not made._looks.is_full
     (plan,) = made.plan([one], [[suffix(0.95, 0.95, 0.95)]], Load(1, 0, 1))
-    assert not made._looks.is_at_all
+    assert not made._looks.is_full
     assert (plan.shape, plan.source) == (3, "suffix")
 
 
@@ -207,6 +211,7 @@ def test_a_round_nobody_is_looked_at_in_is_foretold_like_any_other() -> None:
         assert made.prediction is not None
         assert made.prediction.milliseconds == made.prediction.plain_ms == pytest.approx(30.0)
         assert (made.prediction.num_tokens, made.prediction.plain_tokens) == (1.0, 1)
+        assert made.prediction.purpose == ("best" if number in (1, 3, 7, 11, 15, 19) else "rest")
         # It is plain decoding, which need not be tried soon.
         assert made._credit._gaps["plain"] == (FIRST_GAP, number)
     assert sorted(set(thought)) == [1, 3, 7, 11, 15, 19]
@@ -266,3 +271,18 @@ def test_for_several_a_draft_model_is_thought_of_in_every_round_while_it_drafts(
         assert plans[2].shape == 0
     of_all = [thought.count(number) >= 3 for number in range(1, 13)]
     assert of_all == ([True] * 12 if every_round else [True, False, False, False] * 3)
+
+
+def test_of_copied_tokens_alone_no_draft_model_takes_part() -> None:
+    """Two tokens are copied, and a draft model could go on: only then do all have to be looked at in every round."""
+    one = Prospect("suffix+model", 8, num_free=2, expected=(0.9, 0.9))
+    for length, has_model in ((2, False), (3, True)):
+        offered = [[Offer(one)], []]
+        now = Situation([text(0), text(1)], ["sampled"] * 2, offered, policy(hopeless())._prices([text()]), 2, 30.0)
+        assert now.needs_model(Choice(((0, length), None), 2.0, 30.0)) is has_model
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan"), "much"])
+def test_a_share_is_one(share: Any) -> None:
+    with pytest.raises(ParameterError, match="probe_share"):
+        policy(hopeless(), probe_share=share)

@@ -47,6 +47,7 @@ def check(batch: int, slope: float, draft: float, acceptance: float, seeds: int)
         assert found.steady >= (0.98 if batch == 1 else 0.97), found
     elif (batch, slope, draft, acceptance) in SMALL_GAINS:
         assert found.gain < 1.15, found
+        assert found.steady >= 0.88, found
     else:
         assert found.steady >= 0.95, found
         assert found.converged >= 0.95 - 0.05 * (batch == 1), found  # one text has shown 60 tokens by then
@@ -66,6 +67,7 @@ def test_the_best_length_is_found(batch: int, acceptances: tuple[float, ...], sl
         check(batch, slope, draft, acceptance, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("batch,slope,draft", grid((1, 4, 16)))
 def test_the_best_length_is_found_everywhere(batch: int, slope: float, draft: float) -> None:
@@ -100,7 +102,7 @@ def of_best(cell: World, num_rounds: int, start: int = 60, seeds: int = 3, make:
 
 @pytest.mark.parametrize("batch,slope", [(1, 0.02), (1, 0.1), (4, 0.02), (4, 0.1)])
 def test_acceptance_that_drifts(batch: int, slope: float) -> None:
-    """From .5 to .95 and back; within 200 rounds it is faster than a text can show, and still worth 90 %."""
+    """From .5 to .95 and back; within 200 rounds it is faster than a text can show, and still worth 88 %."""
     slow = world(wave(0.5, 0.95, 1500), slope, 0.05, num_sequences=batch)
     assert of_best(slow, 800, seeds=1) >= 0.95
     if batch == 1:

@@ -11,8 +11,9 @@ from tests.control.worlds import always, curve, policy, world
 
 from forerun.control import PassCost
 from forerun.control.acceptance import CUT, Acceptance
-from forerun.control.adaptive import DOUBT, PROBE_WINDOW
+from forerun.control.adaptive import DOUBT
 from forerun.control.choice import Choice
+from forerun.control.exploring import PROBE_WINDOW
 from forerun.control.gating import Company
 from forerun.control.policy import Load
 from forerun.control.records import (

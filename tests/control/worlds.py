@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forerun.control import AdaptiveLength, PassCost
+from forerun.control.acceptance import Acceptance
 from forerun.control.simulation import Simulated, Source, World, best_rate, fixed_rate, simulate
 from forerun.types import CostCurve
 
@@ -107,3 +108,13 @@ def expected_tokens(of: World, source: Source, k: int, number: int) -> float:
             reached *= source.acceptance(number, sequence, depth)
             found += reached
     return found
+
+
+def by_depth(known: Acceptance, source: str) -> list[float]:
+    """Acceptance at each depth that was examined, over all tables of a source."""
+    tables = [table.accepted for ((name, _), _), table in known._tables.items() if name == source]
+    deepest = max(map(len, tables), default=0)
+    shares = [[table[depth] for table in tables if depth < len(table)] for depth in range(deepest)]
+    return [
+        sum(share.hits for share in at) / total for at in shares if (total := sum(share.total for share in at))
+    ]  # fmt: skip

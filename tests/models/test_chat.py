@@ -99,6 +99,7 @@ def test_templates_render_as_in_transformers(name: str) -> None:
                 assert refusal in str(caught.value)
 
 
+@pytest.mark.thorough("1.5b")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-1.5b"])
 def test_real_models_give_transformers_ids(name: str) -> None:

@@ -372,6 +372,7 @@ def test_damaged_headers_end_in_a_model_error_or_in_a_working_file(tiny: Path, s
         pass
 
 
+@pytest.mark.thorough("qwen2.5-coder")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
 def test_real_files_read_as_the_reference_reader_reads_them(name: str) -> None:

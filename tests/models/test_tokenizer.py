@@ -355,6 +355,7 @@ def test_ids_of_real_vocabularies_equal_llama_cpp(name: str, group: dict[str, An
     )
 
 
+@pytest.mark.thorough("qwen2.5-coder-0.5b")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b"])
 def test_ids_equal_transformers_conversion_where_it_is_right(name: str) -> None:

@@ -11,7 +11,7 @@ from forerun.planning.arithmetic import (
     even,
     textbook_from_acceptance,
     textbook_from_accepted,
-    tokens_per_round,
+    tokens_per_pass,
 )
 
 SHARES = st.floats(0.0, 1.0)
@@ -19,12 +19,12 @@ LENGTHS = st.integers(1, 16)
 RATIOS = st.floats(0.0, 2.0)
 
 
-def test_tokens_per_round_by_hand() -> None:
-    assert tokens_per_round([0.9, 0.5], 0) == 1.0
-    assert tokens_per_round([0.9, 0.5], 1) == pytest.approx(1.9)
-    assert tokens_per_round([0.9, 0.5], 2) == pytest.approx(1.9 + 0.45)
-    assert tokens_per_round([0.9, 0.5], 3) == pytest.approx(1.9 + 0.45 + 0.225), "the last depth goes on"
-    assert tokens_per_round([], 3) == 1.0
+def test_tokens_per_pass_by_hand() -> None:
+    assert tokens_per_pass([0.9, 0.5], 0) == 1.0
+    assert tokens_per_pass([0.9, 0.5], 1) == pytest.approx(1.9)
+    assert tokens_per_pass([0.9, 0.5], 2) == pytest.approx(1.9 + 0.45)
+    assert tokens_per_pass([0.9, 0.5], 3) == pytest.approx(1.9 + 0.45 + 0.225), "the last depth goes on"
+    assert tokens_per_pass([], 3) == 1.0
 
 
 @given(st.floats(0.0, 0.999), LENGTHS)
@@ -34,7 +34,7 @@ def test_one_acceptance_is_the_geometric_sum(a: float, k: int) -> None:
 
 @given(st.lists(SHARES, min_size=1, max_size=8), LENGTHS)
 def test_more_tokens_never_commit_less(acceptance: list[float], k: int) -> None:
-    assert 1.0 <= tokens_per_round(acceptance, k) <= tokens_per_round(acceptance, k + 1) <= k + 2
+    assert 1.0 <= tokens_per_pass(acceptance, k) <= tokens_per_pass(acceptance, k + 1) <= k + 2
 
 
 @given(SHARES, SHARES, LENGTHS)

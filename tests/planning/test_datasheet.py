@@ -81,16 +81,16 @@ def test_a_round_by_hand() -> None:
 def test_the_smallest_target_by_hand() -> None:
     """Weights alone cost: k = 1 pays where 1 + a > 1 + c, so from a target of draft / a parameters on."""
     pair = Pair(shape("70b@16"), shape("1b@16"), Roofline(2000, 1e9), (0.8,))
-    found = smallest_target(pair, (0, 1), 0)
+    found = smallest_target(pair, (0, 1), 1, 0)
     assert found == pytest.approx(1e9 / 0.8, rel=2e-3)
-    assert smallest_target(Pair(pair.target, pair.draft, pair.machine, (0.0,)), (0, 1, 2), 0) is None
+    assert smallest_target(Pair(pair.target, pair.draft, pair.machine, (0.0,)), (0, 1, 2), 1, 0) is None
 
 
 @given(st.floats(0.05, 0.98), st.floats(5e8, 5e9))
 def test_a_draft_pays_above_the_smallest_target_and_not_below(a: float, parameters: float) -> None:
     draft = Shape("d", parameters, 2 * parameters, 2 * parameters, estimated_cache_bytes(parameters))
     pair = Pair(shape("70b@16"), draft, Roofline(2039, 312, 0.2), (a,))
-    found = smallest_target(pair, range(9), 1024)
+    found = smallest_target(pair, range(9), 1, 1024)
     assert found is not None
 
     def best(size: float) -> int:
@@ -155,3 +155,45 @@ def test_devices_by_name_and_by_figures() -> None:
 
 def test_cards() -> None:
     assert [num_cards(size, 80) for size in (1e9, 80e9, 80.1e9, 161e9)] == [1, 1, 2, 3]
+
+
+def test_the_smallest_target_is_of_the_sequences_asked_for() -> None:
+    """With sixty-four at once rows are no longer free, so a draft has to be beside a larger target."""
+    one, many = (
+        document(shape("70b@16"), [shape("8b@16")], DEVICES["a100"], Assumed(sequences=n))["smallest_target"]["8b@16"]
+        for n in (1, 64)
+    )
+    assert many > 1.04 * one
+
+
+def test_the_textbook_is_told_the_mean_acceptance() -> None:
+    """k = 2 at .9 and .5: 1.35 of 1.9 examined tokens are accepted."""
+    found = document(shape("70b@16"), [shape("1b@16")], DEVICES["a100"], Assumed(acceptance=(0.9, 0.5), ks=(0, 1, 2)))
+    rows, machine = found["predicted"]["1b@16"], Assumed().roofline(DEVICES["a100"])
+    c, a = Pair(shape("70b@16"), shape("1b@16"), machine, (0.9,)).ratio, 1.35 / 1.9
+    assert rows["2"]["textbook_acceptance"] == pytest.approx((1 + a + a * a) / (2 * c + 1))
+    assert rows["1"]["textbook_acceptance"] == pytest.approx(1.9 / (c + 1))
+    assert rows["2"]["textbook_accepted"] == pytest.approx(2.35 / (2 * c + 1))
+    assert rows["0"]["textbook_acceptance"] == 1.0
+
+
+def test_the_figures_of_the_page() -> None:
+    """docs/planning.md states these."""
+    found = document(shape("70b@16"), [shape("8b@16"), shape("1b@16")], DEVICES["a100"], Assumed())
+    assert round(found["token_ms"]) == 69
+    assert int(found["roofline"]["70b@16"]["ridge_rows"]) == 153
+    assert found["best_k"]["8b@16"] == 5
+    assert f"{found['predicted']['8b@16']['5']['speedup']:.2f}" == "2.32"
+    assert round(found["smallest_target"]["8b@16"] / 1e9) == 10
+    assert f"{max(one['speedup'] for one in found['predicted']['1b@16'].values()):.1f}" == "3.8"
+    many = document(shape("70b@16"), [shape("8b@16")], DEVICES["a100"], Assumed(sequences=64))
+    assert f"{many['predicted']['8b@16']['8']['speedup']:.2f}" == "0.96"
+    sram = own_device(80_000, 188, None)
+    there = document(shape("70b@16"), [shape("1b@16")], sram, Assumed(overhead_ms=0.05))
+    assert 2 < there["roofline"]["70b@16"]["ridge_rows"] < 3
+    assert there["best_k"]["1b@16"] == 2
+    assert f"{there['predicted']['1b@16']['2']['speedup']:.2f}" == "1.81"
+    assert f"{there['predicted']['1b@16']['8']['speedup']:.2f}" == "1.06"
+    far = shrinkage(Pair(shape("70b@16"), shape("1b@16"), Roofline(80_000, 188, overhead_ms=0.05), (0.8,)), 8, 1, 1024)
+    assert f"{far['verifying']:.1f}" == "3.7"
+    assert f"{far['by_size_alone']:.1f}" == "3.9"

@@ -9,7 +9,7 @@ from forerun.planning.doubts import doubts
 
 def figures(**speedups: float) -> dict[str, Any]:
     """Of one source, two tokens a round at every k; `k1=1.5`: the speed-up of k = 1."""
-    return {"d": {name[1:]: {"tokens_per_round": 2.0, "speedup": value} for name, value in speedups.items()}}
+    return {"d": {name[1:]: {"tokens_per_pass": 2.0, "speedup": value} for name, value in speedups.items()}}
 
 
 SOUND = {"predicted": figures(k0=1.0, k1=1.9), "measured": figures(k0=1.0, k1=1.9)}

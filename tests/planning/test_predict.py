@@ -32,7 +32,7 @@ def test_a_prediction_by_hand() -> None:
     rounds = Rounds({(3, 2): 0.9, (0, 0): 0.1})
     one = predict(Costs(TARGET, DRAFT, Host(1.0)), {3: rounds}, [0.8, 0.5], 0.7)[3]
     round_ms = 0.9 * (39 + 18 + 1) + 0.1 * 31
-    assert one.tokens_per_round == pytest.approx(0.9 * 3 + 0.1)
+    assert one.tokens_per_pass == pytest.approx(0.9 * 3 + 0.1)
     assert one.round_ms == pytest.approx(round_ms)
     assert one.tokens_per_s == pytest.approx(2800 / round_ms)
     assert one.speedup == pytest.approx(2.8 * 31 / round_ms)

@@ -53,6 +53,7 @@ def test_any_cutting_gives_the_same_bits(name: str) -> None:
         assert np.array_equal(feed(model, 0, tokens, sizes), expected), sizes
 
 
+@pytest.mark.thorough("settings1")
 @pytest.mark.parametrize("settings", [{}, {"draft_requantise": True, "draft_vocabulary": 32768}])
 def test_text_under_speculation_is_plain_decodings(settings: dict[str, Any]) -> None:
     from forerun.bench.workloads import load_workload

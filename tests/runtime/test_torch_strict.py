@@ -167,15 +167,16 @@ def test_a_machine_that_cannot_keep_the_promise_is_told(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.thorough("bfloat16-2", "float32-3")
+@pytest.mark.thorough("qwen2.5-coder-0.5b", "bfloat16-2", "float32-3")
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_real_weights(dtype: str, threads: int) -> None:
+@pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b"])
+def test_real_weights(name: str, dtype: str, threads: int) -> None:
     settings: dict[str, Any] = {"kind": "gguf", "device": "cpu", "dtype": dtype, "strict": True}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        model = load_torch_model(pulled("qwen2.5-coder-0.5b"), **settings)
+        model = load_torch_model(pulled(name), **settings)
         tokens = text(model, 40)
         expected = in_company(model, tokens, 0)
         for seed in (1, 2, 3):

@@ -31,6 +31,7 @@ NAMES = [
 CHECKS: list[Any] = [check_tree_rows, check_tree_paths, check_tree_neighbours]
 
 
+@pytest.mark.thorough("smollm3", "gpt2", "gemma2")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strict_nodes_row_is_its_paths_bit_for_bit(name: str) -> None:
     model = TorchModel.from_transformers(tiny(name), strict=True)
@@ -39,6 +40,7 @@ def test_a_strict_nodes_row_is_its_paths_bit_for_bit(name: str) -> None:
     check_trees_fit_by_their_depth(model, 0.0)
 
 
+@pytest.mark.thorough("gpt2", "smollm3", "gpt_oss")
 @pytest.mark.parametrize("name", [*NAMES, "gpt_oss, sinks and experts", "deepseek_v3, latent attention and experts"])
 def test_padded_groups_see_what_segments_see(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An accelerator's attention, on the CPU."""
@@ -49,7 +51,7 @@ def test_padded_groups_see_what_segments_see(name: str, monkeypatch: pytest.Monk
     check_trees_fit_by_their_depth(model, 2e-4)
 
 
-@pytest.mark.thorough("1-smollm3", "1-mistral", "1-gpt2", "5-")
+@pytest.mark.thorough(but=("3-",))
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("most", [1, 3, 5])
 def test_trees_are_cut_into_passes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:

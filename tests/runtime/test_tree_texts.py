@@ -65,6 +65,7 @@ def test_native(tmp_path: Path) -> None:
     assert target.cache_bytes == 0
 
 
+@pytest.mark.thorough("gemma2")
 @pytest.mark.parametrize("name", ["llama", "mistral, windows", "gemma2, soft caps and alternating windows"])
 def test_torch(name: str) -> None:
     """The draft model's rows may differ with their company; the target's are strict."""

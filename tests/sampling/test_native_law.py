@@ -77,6 +77,7 @@ def test_mutants_are_killed_on_native_rows(mutant: str, where: str) -> None:
     assert faults(BROKEN[mutant], where)
 
 
+@pytest.mark.thorough("longer", "model-block", "pair-chain", "tree-chain")
 @pytest.mark.parametrize("sound", SOUND)
 @pytest.mark.parametrize("where", sorted({where for _, where in EXACT}))
 def test_sound_parts_survive_on_native_rows(where: str, sound: str) -> None:

@@ -105,6 +105,7 @@ EVERYTHING: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough("all-block-5", "all-chain-None", "top-p-chain")
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("rules", ["block", "chain"])
 @pytest.mark.parametrize("params", [{"temperature": 0.8}, {"top_p": 0.9}, EVERYTHING], ids=["plain", "top-p", "all"])

@@ -287,8 +287,9 @@ class Foreteller(FixedLength):
         return super().plan(sequences, prospects, load)
 
 
-def test_predictions_are_set_against_the_same_passes_alone() -> None:
-    best = Prediction(20.0, 2.5, 12.0, 1)
+@pytest.mark.parametrize("purpose", ["best", "rest"])
+def test_predictions_are_set_against_the_same_passes_alone(purpose: str) -> None:
+    best = Prediction(20.0, 2.5, 12.0, 1, purpose)
     trial = Prediction(20.0, 2.5, 12.0, 1, purpose="probe")
     metrics = Metrics("tiny")
     policy = MeteredPolicy(Foreteller(best, trial, best), metrics)

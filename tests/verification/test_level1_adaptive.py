@@ -63,6 +63,7 @@ DRAFTERS: dict[str, Callable[[Any], Callable[[], Drafter]]] = {
 }
 
 
+@pytest.mark.thorough("model of the whole text", "model-views", "stack-views-chain")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -78,6 +79,7 @@ def test_whatever_is_learnt_leaves_the_targets_law(drafter: str, policy: str, ru
     assert not violations(law, target_law(target, PROMPT, 5))
 
 
+@pytest.mark.thorough("all-block")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("name", FILTERS)
 @settings(max_examples=2)

@@ -71,6 +71,7 @@ def check_sampled_drafts(shape: tuple[int, int, int], rule: str, cases: int) -> 
     check()
 
 
+@pytest.mark.thorough("(3, 2, 4)", "(2, 3, 5)")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("shape", SIZES, ids=str)
 def test_sampled_drafts_leave_the_targets_law(shape: tuple[int, int, int], rule: str) -> None:

@@ -127,6 +127,7 @@ def check(
     assert not violations(law, expected_law(target, prompt, num_tokens, params))
 
 
+@pytest.mark.thorough("block")
 @pytest.mark.parametrize("rule", sorted(RULES))
 @pytest.mark.parametrize("name", FEATURES)
 @settings(max_examples=25)
@@ -136,6 +137,7 @@ def test_each_feature_alone_leaves_the_plain_law(name: str, rule: str, data: Any
     check(data.draw(pairs(SIZE)), data.draw(prompts), params, rule, data.draw(st.sampled_from([1, 2])), 3)
 
 
+@pytest.mark.thorough("block")
 @pytest.mark.parametrize("rule", sorted(RULES))
 @settings(max_examples=300)
 @given(data=st.data())
@@ -169,6 +171,7 @@ class Extended(FixedLength):
         return [Plan(self.k, one[-1].source if one else None) for one in prospects]
 
 
+@pytest.mark.thorough("block")
 @pytest.mark.parametrize("rule", sorted(RULES))
 @settings(max_examples=150)
 @given(data=st.data())

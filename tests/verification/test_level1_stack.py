@@ -89,6 +89,7 @@ def test_suffix_drafts_are_followed_exactly(name: str, target: Any, k: int) -> N
 DENSE = np.random.default_rng(5).integers(1, 9, (2, 2, 2))
 
 
+@pytest.mark.thorough("3-model", "3-in turns", "3-suffix+model", "3-its own-block")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("k", [2, 3])
@@ -117,6 +118,7 @@ def test_extended_drafts_with_every_sampling_parameter(name: str, rule: str, pai
     assert not violations(law, target_law(target, PROMPT, 4, **FILTERS[name]))
 
 
+@pytest.mark.thorough("gate-chain", "unsure")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("how", ["unsure", "gate", "window", "fewer rows"])
 @settings(max_examples=3)
@@ -153,6 +155,7 @@ def test_stacks_without_q(choice: str, pair: tuple[Any, Any], k: int) -> None:
     assert not violations(law, target_law(target, PROMPT, k + 2))
 
 
+@pytest.mark.thorough(but=("suffix+model", "its own"))
 @pytest.mark.parametrize("choice", CHOICES)
 @settings(max_examples=3)
 @given(quarters(3), quarters(3), st.sampled_from([1, 2, 3]))
@@ -167,6 +170,7 @@ def test_stacks_in_the_seeded_mode(choice: str, target: Any, draft: Any, k: int)
     assert not violations(outcomes(run), target_law(target, PROMPT, 4))
 
 
+@pytest.mark.thorough("model first", "suffix+model-block")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("choice", CHOICES)
 @settings(max_examples=2)

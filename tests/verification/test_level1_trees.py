@@ -135,6 +135,7 @@ def test_fixed_trees_leave_the_targets_law(name: str, candidates: Any, pair: tup
     assert not violations(law, target_law(target, [1], 4))
 
 
+@pytest.mark.thorough(but=("pair", "mixed"))
 @pytest.mark.parametrize("name", TREES)
 @settings(max_examples=4)
 @given(quarters(3), quarters(3))
@@ -171,6 +172,7 @@ PARAMS: Mapping[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough("processors-full", "stop-full", "penalties-full-block")
 @pytest.mark.parametrize("rule", RULE_NAMES)
 @pytest.mark.parametrize("tree", ["second goes on", "full"])
 @pytest.mark.parametrize("name", PARAMS)

@@ -73,6 +73,7 @@ def test_mutant_is_killed(mutant: str, where: str) -> None:
     assert violations(scenario.law(BROKEN[mutant]), scenario.expected)
 
 
+@pytest.mark.thorough("bias", "repetition", "presence", "frequency-block", "stateful-block")
 @pytest.mark.parametrize("rule", SOUND)
 @pytest.mark.parametrize("where", SCENARIOS)
 def test_sound_parts_survive_every_scenario(where: str, rule: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from forerun.bench.cells.batches import KeptPrompts, run_block
+from forerun.bench.cells.batches import Block, KeptPrompts, run_block
 from forerun.bench.cells.figures import speculation_of
+from forerun.bench.doubts import MIN_PROMPTS
 from forerun.bench.rounds import Prompts, Report
 from forerun.control.policy import FixedLength
 from forerun.drafting import Drafter
@@ -49,11 +50,10 @@ def run_acceptance(
                 for prompt in of_workload:  # one at a time: prompts differ, and so do their acceptances
                     kept.read(prompt)
                     blocks.append(run_block(llm, drafter, FixedLength(k), [prompt], params, kept))
-                rates = [rate for block in blocks if (rate := speculation_of([block])["acceptance_rate"]) is not None]
                 figures = {name: value for name, value in speculation_of(blocks).items() if name != "share"}
                 found.setdefault(workload, {})[f"{temperature:g}"] = {
                     "rule": "greedy" if temperature == 0 else "sampled" if seed is None else "coupled by a seed",
-                    **figures, "interval": _interval(rates), "prompts": len(of_workload),
+                    **figures, "interval": _interval(blocks), "prompts": len(of_workload),
                 }  # fmt: skip
                 done += 1
             kept.drop()
@@ -64,13 +64,20 @@ def run_acceptance(
     return {"k": k, "quoted": list(QUOTED), "workloads": found, "interrupted": interrupted}
 
 
-def _interval(rates: Sequence[float]) -> list[float]:
-    """A 95 % bootstrap interval of the mean rate over prompts; [] where nothing was drafted."""
-    if not rates:
+def _interval(blocks: Sequence[Block]) -> list[float]:
+    """A 95 % bootstrap interval over prompts of the acceptance rate, accepted / proposed of all of them: one that is
+    badly drafted for has more rounds, and counts for more. [] where fewer than MIN_PROMPTS had any draft."""
+    drafted = [
+        (sum(accepted * times for (_, _, accepted, _), times in block.rounds.items()), proposed)
+        for block in blocks
+        if (proposed := sum(proposed * times for (_, proposed, _, _), times in block.rounds.items()))
+    ]
+    if len(drafted) < MIN_PROMPTS:
         return []
-    values = np.asarray(rates)
-    picks = np.random.default_rng(0).integers(0, len(values), (NUM_RESAMPLES, len(values)))
-    return [float(q) for q in np.quantile(values[picks].mean(axis=1), (0.025, 0.975))]
+    counts = np.asarray(drafted, np.float64)  # [prompts, 2]
+    picks = np.random.default_rng(0).integers(0, len(counts), (NUM_RESAMPLES, len(counts)))
+    accepted, proposed = counts[picks].sum(axis=1).T
+    return [float(q) for q in np.quantile(accepted / proposed, (0.025, 0.975))]
 
 
 def print_acceptance(document: Mapping[str, Any], file: TextIO) -> None:
@@ -94,6 +101,8 @@ def acceptance_lines(found: Mapping[str, Any]) -> Iterator[str]:
             depths = " ".join(f"{100 * depth:.0f}" for depth in row["acceptance_by_depth"])
             percent = "-"
             if rate is not None:
-                percent = f"{100 * rate:.0f} % ({100 * interval[0]:.0f}-{100 * interval[1]:.0f})"
+                percent = f"{100 * rate:.0f} %"
+            if rate is not None and interval:
+                percent += f" ({100 * interval[0]:.0f}-{100 * interval[1]:.0f})"
             passes = "-" if row["tokens_per_pass"] is None else f"{row['tokens_per_pass']:.2f}"
             yield f"{workload:10} {temperature:>11} {row['rule']:18} {percent:>20} {where:>7} {passes:>11}  {depths}"

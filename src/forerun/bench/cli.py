@@ -60,14 +60,28 @@ def bench_command(
             rich_help_panel=RUNS,
             metavar="LIST",
             help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), what copies "
-            "earlier text, all of them with the adaptive policy (default: model,lookup; lookup without --draft)",
+            "earlier text, that with a draft going on where it ends, and suffix and the draft chosen from by the "
+            "adaptive policy (default: model,lookup; lookup without --draft)",
         ),
     ] = None,
-    k: Annotated[str, _flag("--k", "Speculation lengths to try, each 1 or more", RUNS, "LIST")] = "1,2,3,4,5,6",
+    k: Annotated[
+        str,
+        _flag(
+            "--k", "Speculation lengths to try, each 1 or more; one with --depth (8) or --acceptance (4)", RUNS, "LIST"
+        ),
+    ] = "1,2,3,4,5,6",
     max_tokens: Annotated[
-        int, _flag("--max-tokens", "Tokens per prompt: 2 or more; end of text is ignored", RUNS)
+        int,
+        _flag(
+            "--max-tokens", "Tokens per prompt: 2 or more; modes have their own default; end of text is ignored", RUNS
+        ),
     ] = 128,
-    prompts: Annotated[int, _flag("--prompts", "Prompts per workload: 1 or more", RUNS)] = 6,
+    prompts: Annotated[
+        int,
+        _flag(
+            "--prompts", "Prompts per workload (sets of them in --cells: 3; requests in --load: 256): 1 or more", RUNS
+        ),
+    ] = 6,
     rounds: Annotated[int, _flag("--rounds", "Times every prompt meets every variant: 1 or more", RUNS)] = 1,
     context: Annotated[
         int, _flag("--context", "Cached tokens behind which t(rows) is measured: 1 or more", RUNS)
@@ -102,7 +116,8 @@ def bench_command(
         ),
     ] = None,
     minutes: Annotated[
-        float, _flag("--minutes", "About how long each cell takes, or each depth and pattern", MODES)
+        float,
+        _flag("--minutes", "About how long each cell takes, each depth and pattern, or each server of a level", MODES),
     ] = 5.0,
     append: Annotated[
         Path | None,

@@ -82,6 +82,11 @@ def adjusted(modes: Modes, context: Any, given: Mapping[str, Any]) -> dict[str, 
         values["prompts"] = NUM_SETS if asked == "cells" else LOAD_PROMPTS
     if not is_given(context, "k"):
         values["k"] = DEPTH_K if asked == "depth" else ACCEPTANCE_K
+    elif len(listed(given["k"])) > 1:
+        raise ParameterError("k", f"{given['k']!r} are several, and --{asked} has one", "for example --k 4")
+    if asked == "cells" and given["draft"] is None and all(cell.draft != "given" for cell in modes.cells):
+        cells = ", ".join(cell.name for cell in modes.cells)
+        raise ParameterError("cells", f"{cells}: nothing drafts there without a draft model", "give --draft MODEL")
     if asked == "depth":
         values["drafters"] = some_of("drafters", given["drafters"] or "lookup", COPIERS)
         return values

@@ -11,11 +11,13 @@ from typing import Any
 
 from forerun.bench.doubts import has_interval
 from forerun.bench.summary import PLAIN
+from forerun.bench.variants import ADAPTIVE
 from forerun.errors import MissingDependencyError, ParameterError
 from forerun.extras import install_line
 
 INK = "#333333"
-STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "-"), ("#009E73", "^", "-"))
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
+"""Colour and marker of each drafter; `forerun plan` draws with them too."""
 PEER_STYLES: tuple[tuple[str, Any], ...] = (
     ("#CC79A7", "--"), ("#E69F00", "-."), ("#56B4E9", ":"), ("#999999", (0, (5, 1, 1, 1))),
 )  # fmt: skip
@@ -80,21 +82,28 @@ def write_plot(document: Mapping[str, Any], path: Path) -> None:
 def _panel(axis: Any, figures: Mapping[str, Any], drafters: list[str], peers: list[str]) -> dict[str, Any]:
     """Draw one workload; returns legend label -> handle."""
     handles: dict[str, Any] = {"forerun plain": axis.axhline(1.0, color=INK, linewidth=1.2)}
-    for drafter, (colour, marker, dashes) in zip(drafters, STYLES, strict=False):
+    for place, drafter in enumerate(drafters):
+        colour, marker = STYLES[place % len(STYLES)]
         points = [(f["k"], f["speedup_over"][PLAIN]) for f in figures.values() if f.get("drafter") == drafter]
+        if drafter == ADAPTIVE:  # it chooses k itself: a level
+            for _, ratio in points:
+                style = {"color": colour, "linestyle": (0, (7, 2)), "linewidth": 1.6}
+                handles[f"forerun, {drafter}"] = axis.axhline(ratio["median"], **style)
+            continue
         points.sort(key=lambda point: point[0])
         middle = [ratio["median"] for _, ratio in points]
         below = [ratio["median"] - ratio["low"] if has_interval(ratio) else 0.0 for _, ratio in points]
         above = [ratio["high"] - ratio["median"] if has_interval(ratio) else 0.0 for _, ratio in points]
         handles[f"forerun, {drafter}"] = axis.errorbar(
-            [k for k, _ in points], middle, yerr=[below, above], color=colour, marker=marker, linestyle=dashes,
+            [k for k, _ in points], middle, yerr=[below, above], color=colour, marker=marker, linestyle="-",
             markersize=5, capsize=2.5, linewidth=1.6, elinewidth=0.9,
         )  # fmt: skip
-    for peer, (colour, dashes) in zip(peers, PEER_STYLES, strict=False):
+    for place, peer in enumerate(peers):
+        colour, dashes = PEER_STYLES[place % len(PEER_STYLES)]
         if peer in figures and PLAIN in figures[peer]["speedup_over"]:
             level = figures[peer]["speedup_over"][PLAIN]["median"]
             handles[f"peer: {peer}"] = axis.axhline(level, color=colour, linestyle=dashes, linewidth=1.6)
-    ks = sorted({figure["k"] for figure in figures.values() if figure.get("drafter")})
+    ks = sorted({figure["k"] for figure in figures.values() if figure.get("drafter") not in (None, ADAPTIVE)})
     axis.set_xticks(ks)
     axis.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axis.set_axisbelow(True)

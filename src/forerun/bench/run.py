@@ -69,7 +69,10 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
     variants = [ForerunVariant(PLAIN, over(None, FixedLength(0)), **sampling)]
     for name in settings.drafters:
         if name == ADAPTIVE:
-            drafter, policy = adaptive_parts(engine.target, next(iter(drafts.values()), None), settings.draft_context)
+            draft = next(iter(drafts.values()), None)  # of two, the first that was asked for
+            drafter, policy = adaptive_parts(
+                engine.target, draft, settings.draft_context, settings.draft_min_confidence
+            )
             variants.append(ForerunVariant(name, over(drafter, policy), name, **sampling))
             continue
         for k in settings.k:

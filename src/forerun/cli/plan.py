@@ -54,11 +54,18 @@ def plan(
     ] = None,
     sequences: Annotated[
         int | None,
-        flag("--sequences", "Sequences at once, for memory and with --for: 1 or more (default: 1)", RUNS, "N"),
+        flag(
+            "--sequences", "Sequences at once, for memory, with --for and --simulate: 1 or more (default: 1)", RUNS, "N"
+        ),
     ] = None,
     flops: Annotated[
         float | None,
-        flag("--flops", "Peak arithmetic of the machine, above 0 (default: measured here)", RUNS, "TFLOP/s"),
+        flag(
+            "--flops",
+            "Peak arithmetic of the machine, above 0 (default: measured here; needed with --bandwidth)",
+            RUNS,
+            "TFLOP/s",
+        ),
     ] = None,
     export: Annotated[
         str | None,

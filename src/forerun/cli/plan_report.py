@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -92,7 +93,7 @@ def _here(document: Mapping[str, Any], target: str) -> list[str | Table]:
     for name, one in roof["models"].items():
         parts.append(
             f"  {name}: {one['weight_bytes'] / 1e9:.2f} GB of weights a pass, {2e-9 * one['parameters']:.2f} GFLOP a "
-            f"row; arithmetic would bind from {one['ridge_rows']:.0f} rows on"
+            f"row; arithmetic would bind from {math.ceil(one['ridge_rows'])} rows on"
         )
     parts += [f"{name} reads a prompt in {ms:.0f} ms, once" for name, ms in document["reading_ms"].items()]
     return parts
@@ -126,9 +127,10 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
         + f" ({device['source']})",
         f"assumed: {100 * assumed['efficiency']:g} % of these peaks, {assumed['overhead_ms']:g} ms to start a pass, "
         f"{assumed['cards']} card{'s' * (assumed['cards'] > 1)} at once, {assumed['context']} tokens of context, "
+        f"{assumed['sequences']} sequence{'s' * (assumed['sequences'] > 1)} at once, "
         f"acceptance {', '.join(f'{one:g}' for one in assumed['acceptance'])}",
-        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a token "
-        "without drafts",
+        f"{target}: {roof['weight_bytes'] / 1e9:.1f} GB of weights, {document['token_ms']:.1f} ms a "
+        f"{'token' if assumed['sequences'] == 1 else 'pass'} without drafts",
     ]
     parts += in_words(document["vocabulary"])
     cards = memory["cards_needed"]
@@ -145,7 +147,7 @@ def _sheet(document: Mapping[str, Any], target: str) -> list[str | Table]:
         )
     for name, costs in {target: document["target_cost_ms"], **document["draft_cost_ms"]}.items():
         bound = document["roofline"][name]
-        parts += ["", f"{name}: arithmetic binds from {bound['ridge_rows']:.0f} rows on", _costs(costs, bound)]
+        parts += ["", f"{name}: arithmetic binds from {math.ceil(bound['ridge_rows'])} rows on", _costs(costs, bound)]
     return parts
 
 
@@ -154,17 +156,17 @@ def _predictions(document: Mapping[str, Any], name: str) -> list[str | Table]:
     depths = document["acceptance_by_depth"][name]
     what = "measured" if measured is not None else "assumed"
     parts: list[str | Table] = ["", f"{name}: acceptance by depth, {what}: " + _shares(depths)]
-    heads = ["k", "tokens a round", "ms a round", "tokens/s", "speed-up"]
+    heads = ["k", "tokens a pass", "ms a round", "tokens/s", "speed-up"]
     if measured is not None:
         heads += ["measured", "tokens/s", "speed-up", "predicted/measured"]
     heads += ["breaks even at", "textbook, accepted", "textbook, acceptance"]
     lines = []
     for k, one in predicted.items():
-        line = [k, f"{one['tokens_per_round']:.2f}", _ms(one["round_ms"])]
+        line = [k, f"{one['tokens_per_pass']:.2f}", _ms(one["round_ms"])]
         line += [f"{one['tokens_per_s']:.1f}", f"{one['speedup']:.2f}x"]
         if measured is not None:
             real = measured[k]
-            line += [f"{real['tokens_per_round']:.2f}", f"{real['tokens_per_s']:.1f}", f"{real['speedup']:.2f}x"]
+            line += [f"{real['tokens_per_pass']:.2f}", f"{real['tokens_per_s']:.1f}", f"{real['speedup']:.2f}x"]
             line.append(f"{100 * (real['predicted_over_measured'] - 1):+.1f} %")
         even = one["break_even"]
         line.append("-" if k == "0" else "never" if even is None else f"{even:.2f}")
@@ -218,7 +220,11 @@ def _sheet_verdicts(document: Mapping[str, Any], target: str) -> list[str | Tabl
         if parameters is None:
             parts.append(f"{name} pays for no target, however large")
         else:
-            parts.append(f"{name} stops paying for targets below {_size(parameters)}, of as many bits each as {target}")
+            at_once = document["assumed"]["sequences"]
+            parts.append(
+                f"{name} stops paying for targets below {_size(parameters)}, of as many bits each as {target}"
+                + f", for {at_once} sequences at once" * (at_once > 1)
+            )
     return parts
 
 
@@ -234,7 +240,7 @@ def _load(document: Mapping[str, Any], key: str, head: str, title: str) -> list[
             cells.append(f"k={one['k']} {one['speedup']:.2f}x{star}")
         lines.append([name, *cells])
         longest = max(int(k) for k in document["predicted"][name])
-        lines.append([f"  always k={longest}", *(f"{one['longest']:.2f}x" for one in loads.values())])
+        lines.append([f"  always k={longest}", *(f"{one['longest_speedup']:.2f}x" for one in loads.values())])
     if any_star:
         title += " (* extrapolated from the passes measured)"
     return ["", title, ([head, *first], lines)]

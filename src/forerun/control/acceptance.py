@@ -218,20 +218,6 @@ class Acceptance:
         for sure in [known for known in self._sureness if known[0] in ended]:
             del self._sureness[sure]
 
-    def by_depth(self, source: str) -> list[float]:
-        """Acceptance at each depth that was examined, over all sequences, kinds and contexts of a source that makes no
-        guesses itself."""
-        hits: list[float] = []
-        totals: list[float] = []
-        for ((name, _), _), table in self._tables.items():
-            for depth, share in enumerate(table.accepted if name == source else ()):
-                if depth == len(hits):
-                    hits.append(0.0)
-                    totals.append(0.0)
-                hits[depth] += share.hits
-                totals[depth] += share.total
-        return [hit / total for hit, total in zip(hits, totals, strict=True) if total]
-
     def _shift(self, sequence_id: int, key: Key, prospect: Prospect) -> Shift:
         """A sequence's own number. Of a draft model that has not drafted with this view of the text, half of what it
         showed with the other: texts that are hard for one are often hard for both, and sometimes because of it."""

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from forerun.checks import whole
+from forerun.checks import real, whole
 from forerun.control.acceptance import FEW_UNREAD, Acceptance
 from forerun.control.choice import Choice, Option, Prices, choose, is_left_to_copies, worth
 from forerun.control.cost import HostCost, PassCost, PassTable
-from forerun.control.exploring import Credit
+from forerun.control.exploring import Candidate, Credit, find_try
 from forerun.control.gating import Company
 from forerun.control.looking import Looks
 from forerun.control.policy import Load
-from forerun.control.records import Known, Offer, Pending, Prediction, Stays, offers_of, with_latest
+from forerun.control.records import Known, Offer, Pending, Prediction, Stays, offers_of
 from forerun.control.round_plans import RoundPlans
 from forerun.control.situation import Situation, kind_of
 from forerun.drafting.base import SequenceView
@@ -23,13 +23,18 @@ from forerun.types import Plan, Prospect, Round, Step
 
 MAX_MODEL_LENGTH = 32
 """Longest draft of a draft model; the policy rarely comes near it."""
-PROBE_WINDOW = 64
-"""Tokens of the text that a draft model reads for a probe."""
 DOUBT = 1.5
 """How often a text that is read again, from its beginning, has to pay for that: what it brings is not certain."""
 LEAST_GAIN = 1.03
 """What drafting for several sequences has to promise. Whoever is drafted for is one whose figures happen to look well,
 and of many there are always some: a promise of two percent has been seen to come to a loss of two."""
+
+USUAL_LENGTH = 200.0
+"""Tokens of an answer, before any has ended."""
+LATEST_LENGTH = 0.1
+"""What one answer's length counts for in the usual one."""
+LEAST_LEFT = 16.0
+"""Tokens that are expected of an answer at least, however long it is already: it has not ended yet."""
 
 
 class AdaptiveLength:
@@ -54,6 +59,7 @@ class AdaptiveLength:
     ) -> None:
         whole("max_length", max_length, 1, None, "a whole number of at least 1")
         whole("max_rows", max_rows, 1, None, "a whole number of at least 1")
+        real("probe_share", probe_share, 0.0, 1.0, "a share of the time: a number from 0 to 1")
         self.target, self.draft, self.host = target, draft, HostCost()
         self.acceptance = Acceptance()
         self.max_length, self.max_rows = max_length, max_rows
@@ -64,7 +70,7 @@ class AdaptiveLength:
         self._stays = Stays()
         self._pending: dict[int, Pending] = {}
         self._num_rounds = 0
-        self._usual_length = 200.0  # of an answer, in tokens
+        self._usual_length = USUAL_LENGTH
         self._drafts_ms = 0.0  # by the draft model's own passes, since the last step
 
     @classmethod
@@ -90,21 +96,22 @@ class AdaptiveLength:
         self._pending.clear()
         decoding = [i for i, sequence in enumerate(sequences) if sequence.num_missing == 1]
         texts, found = [sequences[i] for i in decoding], [prospects[i] for i in decoding]
-        seen = self._looks.whom(self._num_rounds, texts, found, load.num_tokens)
+        seen = self._looks.begin(self._num_rounds, texts, found, load.num_tokens)
         now = self._situation(texts, found, seen, self._prices(sequences), load.num_tokens)
         best, options = self._best_round(now)
-        self.prediction = Prediction(best.milliseconds, best.num_tokens, now.plain_ms, len(decoding))
+        purpose = "best" if any(seen) else "rest"
+        self.prediction = Prediction(best.milliseconds, best.num_tokens, now.plain_ms, len(decoding), purpose)
         plans = [Plan() for _ in sequences]
         for i, plan in zip(decoding, self._plans(now, best, options), strict=True):
             plans[i] = plan
         for place, i in enumerate(decoding):
             self._pass_by(sequences[i], now.kinds[place], prospects[i], plans[i])
+        if not any(plan.shape for plan in plans):
+            self._credit.note_used(_PLAIN, self._num_rounds)  # it is plain decoding, and need not be tried soon after
         if any(seen):
             trying = [(i, sequences[i], now.kinds[place], prospects[i]) for place, i in enumerate(decoding)]
             self._explore(trying, plans, best, now.prices, load.num_tokens)
             self._end_looks(now, best, seen, found, [plans[i] for i in decoding])
-        else:
-            self._credit.note_used(_PLAIN, self._num_rounds)
         return plans
 
     def update(self, rounds: Sequence[Round], step: Step) -> None:
@@ -156,7 +163,7 @@ class AdaptiveLength:
         if num_decoding > 1 and best.num_tokens * now.plain_ms < LEAST_GAIN * num_decoding * best.milliseconds:
             best = Choice((None,) * num_decoding, float(num_decoding), now.plain_ms)
         idle = [place for place, taken in enumerate(best.taken) if taken is None and options[place]]
-        if idle and self._looks.is_at_all and self._credit.has_some:
+        if idle and self._looks.is_full and self._credit.has_some:
             # What is given up on is hardly seen again, so it gets the benefit of the doubt, as far as that may cost.
             hopeful = list(options)
             for place in idle:
@@ -188,7 +195,9 @@ class AdaptiveLength:
                 self._looks.drafts(text.sequence_id)
             elif is_seen:
                 self._looks.declines(text.sequence_id, found)
-        self._looks.end(self._num_rounds, len(plans), any(drafting), now.needs_model(best))
+        self._looks.end(
+            self._num_rounds, len(plans), somebody_drafts=any(drafting), a_model_drafts=now.needs_model(best)
+        )
 
     def _plans(self, now: Situation, best: Choice, options: Sequence[Sequence[Option]]) -> list[Plan]:
         """The plan of each sequence that decodes, by the round that was chosen among `options`."""
@@ -215,6 +224,7 @@ class AdaptiveLength:
         return plans
 
     def _prices(self, sequences: Sequence[SequenceView]) -> Prices:
+        """What passes cost now, behind as many cached tokens as these sequences have on average."""
         cached = sum(len(sequence.tokens) for sequence in sequences) / max(len(sequences), 1)
         host = self.host
         return Prices(
@@ -235,6 +245,8 @@ class AdaptiveLength:
         *,
         hopeful: bool = False,
     ) -> Option:
+        """What an offer's tokens add and take. The milliseconds of the draft model's reading beyond the one token that
+        each draft feeds it anyway are shared by the rounds that the reading is expected to serve."""
         prospect = offer.prospect
         key = (prospect.source, kind)
         most = self._most(prospect)
@@ -254,13 +266,14 @@ class AdaptiveLength:
         return Option(forecast.value, forecast.drafted, prospect.num_free, charge_ms)
 
     def _most(self, prospect: Prospect) -> int:
+        """The longest draft from a prospect."""
         return min(prospect.longest, self.max_length, prospect.num_free + MAX_MODEL_LENGTH)
 
     def _expected_tokens(self, sequence: SequenceView) -> float:
         """How much is still to be written: as much as answers usually have, or as much again, and what there is room
         for at most."""
         num_output = len(sequence.tokens) - sequence.prompt_length
-        usual = max(self._usual_length - num_output, float(num_output), 16.0)
+        usual = max(self._usual_length - num_output, float(num_output), LEAST_LEFT)
         most = sequence.params.max_tokens
         return usual if most is None else min(usual, max(most - num_output, 1))
 
@@ -274,53 +287,36 @@ class AdaptiveLength:
     ) -> None:
         """Try what was not chosen and has not been tried for long, if its expected loss is within what may be lost. The
         pass has `num_plain` rows without any draft."""
-        if self._explore_plain(plans, best):
+        if any(plan.shape for plan in plans) and self._explore_plain(plans, best):
             return
-        num_rows = sum(plan.shape for plan in plans)
-        for i, sequence, kind, found in decoding:
-            for prospect in found:
-                key = (sequence.sequence_id, prospect.source, kind)
-                if plans[i].source == prospect.source:
-                    self._credit.note_used(key, self._num_rounds)
-                    continue
-                length = 1 if prospect.num_free == 0 else min(prospect.num_free, 2)
-                if num_rows - plans[i].shape + length > self.max_rows:
-                    continue
-                others = float(num_plain + num_rows - plans[i].shape)
-                cost_ms = length * prices.row_ms + prices.target_ms(others + length) - prices.target_ms(others)
-                most_unread = PROBE_WINDOW
-                if not prospect.num_cut and 2 * prospect.num_unread < len(sequence.tokens):
-                    # A text that was read from its beginning is not thrown away for a look at its end.
-                    most_unread = max(most_unread, prospect.num_unread)
-                if prospect.num_free == 0:
-                    num_read = 1.0 + min(prospect.num_unread, most_unread)
-                    cost_ms += prices.draft_ms(num_read) + prices.token_ms
-                if plans[i].shape or plans[i].read:
-                    # A round that was to make more tokens of its time makes fewer.
-                    cost_ms += max(best.num_tokens / len(best.taken) - 1.0, 0.0) / best.rate
-                if self._credit.spend(key, cost_ms, self._num_rounds):
-                    plans[i] = Plan(length, prospect.source, most_unread=most_unread)
-                    tried = with_latest(prospect, most_unread, len(sequence.tokens))
-                    self._pending[sequence.sequence_id] = Pending((prospect.source, kind), tried, plans[i], length)
-                    if self.prediction is not None:
-                        self.prediction = replace(self.prediction, purpose="probe")
-                    return
+        candidates = [Candidate(sequence, kind, found, plans[i]) for i, sequence, kind, found in decoding]
+        tried = find_try(candidates, self._credit, self._num_rounds, best, prices, num_plain, self.max_rows)
+        if tried is not None:
+            place, pending = tried
+            plans[decoding[place][0]] = pending.plan
+            self._pending[candidates[place].sequence.sequence_id] = pending
+            self._expect_to_learn()
 
     def _explore_plain(self, plans: list[Plan], best: Choice) -> bool:
         """A round without any draft, where there has been none for long: what plain decoding costs now is half of every
         decision."""
-        if self.prediction is None or not any(plan.shape for plan in plans):
-            self._credit.note_used(_PLAIN, self._num_rounds)
+        if self.prediction is None:
             return False
         cost_ms = self.prediction.plain_ms - self.prediction.plain_tokens / best.rate
         if not self._credit.spend(_PLAIN, cost_ms, self._num_rounds):
             return False
         plans[:] = [Plan() for _ in plans]
         self._pending.clear()
-        self.prediction = replace(self.prediction, purpose="probe")
+        self._expect_to_learn()
         return True
 
+    def _expect_to_learn(self) -> None:
+        """The round is not the best one, but one to learn from."""
+        if self.prediction is not None:
+            self.prediction = replace(self.prediction, purpose="probe")
+
     def _remember(self, sequence: SequenceView, plain_ms: float) -> Known:
+        """One more round of a sequence; a plain one takes `plain_ms`. A new sequence may lose something on tries."""
         known = self._known.get(sequence.sequence_id)
         if known is None:
             known = self._known[sequence.sequence_id] = Known()
@@ -330,6 +326,7 @@ class AdaptiveLength:
         return known
 
     def _pass_by(self, sequence: SequenceView, kind: str, found: Sequence[Prospect], plan: Plan) -> None:
+        """What is known of sources that were not chosen is a round older."""
         for prospect in found:
             if prospect.source != plan.source:
                 self.acceptance.pass_by(sequence.sequence_id, (prospect.source, kind))
@@ -340,7 +337,7 @@ class AdaptiveLength:
             self._pending.pop(sequence_id, None)
             known = self._known.pop(sequence_id, None)
             if known is not None:
-                self._usual_length += 0.1 * (known.num_output - self._usual_length)
+                self._usual_length += LATEST_LENGTH * (known.num_output - self._usual_length)
         self.acceptance.forget(*sequence_ids)
         self._credit.forget(*sequence_ids)
         self._looks.forget(*sequence_ids)

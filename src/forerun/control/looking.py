@@ -12,7 +12,7 @@ from forerun.drafting.base import SequenceView
 from forerun.types import Prospect
 
 LONGEST_GAP = 4
-"""Rounds from one look at everybody to the next where nothing pays."""
+"""Rounds from one look at everybody to the next, at most."""
 SURPRISE = 1.1
 """How many times as many tokens as all that it declined a source has to promise before a sequence is looked at in
 between."""
@@ -26,28 +26,31 @@ class Looks:
     """Rounds in which all sequences are looked at, and who is looked at between two of them: whoever drafted in the
     last round it was looked at in, whoever is new, and whoever is offered more than it has declined since it drafted.
 
-    The gap between two looks doubles while nobody drafts, up to LONGEST_GAP. Of several sequences none may be able to
-    afford a draft model's passes alone, so these are thought of where everybody is looked at; if nobody takes part in
-    one, the next look comes after the longest gap.
+    For one sequence the gap between two looks doubles while it drafts nothing, up to LONGEST_GAP. Several may have to
+    share a draft model's passes to afford them, which is found out where all are looked at: in every round while a
+    draft model takes part, and every LONGEST_GAP rounds otherwise, whoever drafts from text. (One that is looked at
+    alone is offered its draft model too: it may be new, and the others about to end.)
     """
 
     def __init__(self) -> None:
-        self.is_at_all = True
-        self._gap, self._next, self._num_rows = 1, 0, 0
+        self.is_full = True
+        self._gap, self._next = 1, 0  # rounds; the round of the next look at everybody
+        self._num_rows = 0  # of the pass that everybody was last looked at for
         # What each sequence has declined, by source and context: the most tokens promised. Nothing of who drafts.
         self._declined: dict[int, dict[tuple[str, str], float]] = {}
 
-    def whom(
+    def begin(
         self, now: int, texts: Sequence[SequenceView], prospects: Sequence[Sequence[Prospect]], num_rows: int
     ) -> list[bool]:
-        """[i]: whether to look at sequence i in round `now`, whose pass has `num_rows` rows without any draft."""
+        """Round `now` begins, whose pass has `num_rows` rows without any draft; [i]: whether to look at sequence i.
+        From here on `is_full` tells whether all are looked at."""
         if abs(num_rows - self._num_rows) * CHANGE > self._num_rows:
             self._gap, self._next = 1, now
-        self.is_at_all = now >= self._next
-        if self.is_at_all:
+        self.is_full = now >= self._next
+        if self.is_full:
             self._num_rows = num_rows
         return [
-            self.is_at_all or self._is_awake(text.sequence_id, found)
+            self.is_full or self._is_awake(text.sequence_id, found)
             for text, found in zip(texts, prospects, strict=True)
         ]
 
@@ -68,9 +71,9 @@ class Looks:
             place = one.source, one.context
             declined[place] = max(promise(one), declined.get(place, 0.0))
 
-    def end(self, now: int, num_sequences: int, somebody_drafts: bool, a_model_drafts: bool) -> None:
+    def end(self, now: int, num_sequences: int, *, somebody_drafts: bool, a_model_drafts: bool) -> None:
         """Round `now` is planned; if all were looked at, that settles when they are again."""
-        if not self.is_at_all:
+        if not self.is_full:
             return
         if num_sequences > 1 and not a_model_drafts:
             self._gap = LONGEST_GAP

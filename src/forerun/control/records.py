@@ -60,8 +60,8 @@ class Known:
 
     @property
     def model_share(self) -> float:
-        """The share of rounds that are left to a draft model: sources that cost nothing do not take them. Never so
-        small that a draft model which is not read for, and so not known, could not be."""
+        """The share of rounds that are left to a draft model: sources that cost nothing do not take them. Never
+        below LEAST_SHARE: a draft model that no text is read for would never be known."""
         return max(1.0 - self.num_copied / (self.num_rounds + COPIED_WEIGHT), LEAST_SHARE)
 
 
@@ -81,11 +81,6 @@ class Offer:
     @property
     def num_unread(self) -> int:
         return self.prospect.num_unread
-
-    @property
-    def needs_model(self) -> bool:
-        """Whether some of its tokens cost passes of a draft model."""
-        return self.prospect.longest > self.prospect.num_free
 
     @property
     def view(self) -> tuple[str, bool]:
@@ -141,7 +136,8 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What the policy expected of a pass: milliseconds and tokens, and milliseconds and tokens without any draft.
-    `purpose` is "best", or "probe" where something was tried to learn of it."""
+    `purpose` is "best", "probe" where something was tried to learn of it, or "rest" where nothing was thought through:
+    what was declined a moment ago is declined again (`looking.py`)."""
 
     milliseconds: float
     num_tokens: float

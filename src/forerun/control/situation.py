@@ -10,6 +10,13 @@ from forerun.control.choice import Choice, Prices
 from forerun.control.records import Offer
 from forerun.drafting.base import SequenceView
 
+SPAN = 16
+"""Rows that the average price of one more row is taken over, where fewer sequences decode: single steps of a measured
+curve are noise."""
+QUARTER = 0.25
+"""The share of a row's price that a token has to be worth to be thought of. As a bound, tokens a round: what adds that
+much is thought of whatever rows cost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -29,14 +36,14 @@ class Situation:
         """Tokens that add less are not thought of: they would not pay for a quarter of a row, at the price that rows
         have on average from here on and time has in plain decoding."""
         prices, num_decoding = self.prices, len(self.texts)
-        span = max(16, num_decoding)
+        span = max(SPAN, num_decoding)
         row_ms = (prices.target_ms(self.num_rows + span) - prices.target_ms(self.num_rows)) / span + prices.row_ms
-        return max(NEGLIGIBLE, min(0.25 * row_ms * num_decoding / self.plain_ms, 0.25))
+        return max(NEGLIGIBLE, min(QUARTER * row_ms * num_decoding / self.plain_ms, QUARTER))
 
     def needs_model(self, choice: Choice) -> bool:
-        """Whether a draft model takes part in a choice among the offers."""
+        """Whether a draft model takes part in a choice among the offers: some draft is longer than what is free."""
         return any(
-            taken is not None and found[taken[0]].needs_model
+            taken is not None and taken[1] > found[taken[0]].prospect.num_free
             for taken, found in zip(choice.taken, self.offered, strict=True)
         )
 

@@ -18,7 +18,7 @@ CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Sequences at once, and cached tokens of each, for which a plan tells the gain."""
 
 
-def tokens_per_round(acceptance: Sequence[float], k: int) -> float:
+def tokens_per_pass(acceptance: Sequence[float], k: int) -> float:
     """E(k): 1 + a[0] + a[0] a[1] + ... over the first k depths; where fewer are known, the last one goes on."""
     total = chance = 1.0
     for depth in range(k):
@@ -27,9 +27,14 @@ def tokens_per_round(acceptance: Sequence[float], k: int) -> float:
     return total
 
 
+def mean_acceptance(acceptance: Sequence[float], k: int) -> float:
+    """Accepted over examined draft tokens of rounds of k: (E(k) - 1) / E(k - 1). What one number says of several."""
+    return (tokens_per_pass(acceptance, k) - 1.0) / tokens_per_pass(acceptance, k - 1) if k else acceptance[0]
+
+
 def even(acceptance: float, k: int) -> float:
     """E(k) where every depth has the same acceptance."""
-    return tokens_per_round([acceptance], k)
+    return tokens_per_pass([acceptance], k)
 
 
 def break_even(k: int, ratio: float) -> float | None:

@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from forerun.checks import real, whole
-from forerun.planning.arithmetic import BATCHES, CONTEXTS, break_even, textbook_from_acceptance, tokens_per_round
+from forerun.planning.arithmetic import (
+    BATCHES,
+    CONTEXTS,
+    break_even,
+    mean_acceptance,
+    textbook_from_acceptance,
+    textbook_from_accepted,
+    tokens_per_pass,
+)
 from forerun.planning.devices import Device
 from forerun.planning.memory import needs, num_cards
 from forerun.planning.roofline import Roofline
@@ -66,7 +74,7 @@ class Pair:
     def speedup(self, k: int, sequences: int, context: float) -> float:
         """Speed relative to plain decoding."""
         ratio = self.round_ms(k, sequences, context) / self.round_ms(0, sequences, context)
-        return tokens_per_round(self.acceptance, k) / ratio
+        return tokens_per_pass(self.acceptance, k) / ratio
 
     def best(self, ks: Sequence[int], sequences: int, context: float) -> tuple[int, float]:
         """(the k that is fastest, its speed-up); the shorter one of equals, 0 where drafting loses."""
@@ -80,9 +88,9 @@ class Pair:
         return self.machine.cost(self.draft, 1).ms / self.machine.cost(self.target, 1).ms
 
 
-def smallest_target(pair: Pair, ks: Sequence[int], context: float) -> float | None:
-    """Parameters of a target of the same bits from which on this draft pays at one sequence: below, no k is faster than
-    plain decoding. None if the draft never pays; 0 where it is free."""
+def smallest_target(pair: Pair, ks: Sequence[int], sequences: int, context: float) -> float | None:
+    """Parameters of a target of the same bits from which on this draft pays for `sequences` at once: below, no k is
+    faster than plain decoding. None if the draft never pays; 0 where it is free."""
     if pair.draft is None:
         return 0.0
     scale = pair.target.cache_bytes / estimated_cache_bytes(pair.target.parameters)
@@ -90,7 +98,7 @@ def smallest_target(pair: Pair, ks: Sequence[int], context: float) -> float | No
     def pays(parameters: float) -> bool:
         size = parameters * pair.target.bits / 8.0
         target = Shape("", parameters, size, size, scale * estimated_cache_bytes(parameters))
-        return Pair(target, pair.draft, pair.machine, pair.acceptance).best(ks, 1, context)[0] > 0
+        return Pair(target, pair.draft, pair.machine, pair.acceptance).best(ks, sequences, context)[0] > 0
 
     low, high = pair.draft.parameters / 1e3, 1e15
     if not pays(high):
@@ -155,7 +163,9 @@ def document(target: Shape, drafts: Sequence[Shape], device: Device, assumed: As
             name: {str(n): _best(pair, assumed.ks, batch, n) for n in CONTEXTS} for name, pair in pairs.items()
         },
         "smallest_target": {
-            name: smallest_target(pair, assumed.ks, context) for name, pair in pairs.items() if pair.draft is not None
+            name: smallest_target(pair, assumed.ks, batch, context)
+            for name, pair in pairs.items()
+            if pair.draft is not None
         },
         "shrinks": {name: shrinkage(pair, bests[name][0] or longest, batch, context) for name, pair in pairs.items()},
     }  # fmt: skip
@@ -170,7 +180,7 @@ def shrinkage(pair: Pair, k: int, sequences: int, context: float) -> dict[str, A
     c = 0.0 if pair.draft is None else pair.draft.weight_bytes / pair.target.weight_bytes
     draft = None if pair.draft is None else pair.machine.cost(pair.draft, sequences, sequences, context)
     return {
-        "k": k, "by_size_alone": tokens_per_round(pair.acceptance, k) / (1.0 + k * c),
+        "k": k, "by_size_alone": tokens_per_pass(pair.acceptance, k) / (1.0 + k * c),
         "speedup": pair.speedup(k, sequences, context), "verifying": verify.ms / plain, "verifying_bound": verify.bound,
         "drafting": 0.0 if draft is None else k * draft.ms / plain, "drafting_by_size": k * c,
         "drafting_bound": None if draft is None else draft.bound,
@@ -182,17 +192,16 @@ def _predictions(pair: Pair, assumed: Assumed) -> dict[str, dict[str, Any]]:
     plain = pair.round_ms(0, batch, context)
     for k in assumed.ks:
         spent = pair.round_ms(k, batch, context)
-        tokens = tokens_per_round(assumed.acceptance, k)
-        first = assumed.acceptance[0]
+        tokens = tokens_per_pass(assumed.acceptance, k)
         found[str(k)] = {
-            "tokens_per_round": tokens, "round_ms": spent, "tokens_per_s": 1e3 * batch * tokens / spent,
+            "tokens_per_pass": tokens, "round_ms": spent, "tokens_per_s": 1e3 * batch * tokens / spent,
             "speedup": tokens * plain / spent, "break_even": break_even(k, spent / plain) if k else None,
-            "textbook_accepted": tokens / (k * pair.ratio + 1.0),
-            "textbook_acceptance": textbook_from_acceptance(first, k, pair.ratio),
+            "textbook_accepted": textbook_from_accepted(tokens - 1.0, k, pair.ratio),
+            "textbook_acceptance": textbook_from_acceptance(mean_acceptance(assumed.acceptance, k), k, pair.ratio),
         }  # fmt: skip
     return found
 
 
 def _best(pair: Pair, ks: Sequence[int], sequences: int, context: float) -> dict[str, Any]:
     k, speedup = pair.best(ks, sequences, context)
-    return {"k": k, "speedup": speedup, "longest": pair.speedup(max(ks), sequences, context)}
+    return {"k": k, "speedup": speedup, "longest_speedup": pair.speedup(max(ks), sequences, context)}

@@ -25,7 +25,7 @@ def doubts(document: Mapping[str, Any], plain_round_ms: Sequence[float]) -> Iter
         noisy = [
             f"{name} k = {', '.join(ks)}"
             for name, found in document[part].items()
-            if (ks := [k for k, one in found.items() if is_noise(one["speedup"], one["tokens_per_round"])])
+            if (ks := [k for k, one in found.items() if is_noise(one["speedup"], one["tokens_per_pass"])])
         ]
         if noisy:
             yield (

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.plot import INK
-
-STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
+from forerun.bench.plot import INK, STYLES
 
 
 def write_plot(document: Mapping[str, Any], target: str, path: Path) -> None:
@@ -105,7 +103,9 @@ def _draw_load(
     for name, found in loads.items():
         colour, marker = styles[name]
         points = [int(n) for n in found]
-        axis.plot(points, [one["longest"] for one in found.values()], color=colour, linestyle="--", linewidth=1.0)
+        axis.plot(
+            points, [one["longest_speedup"] for one in found.values()], color=colour, linestyle="--", linewidth=1.0
+        )
         axis.plot(points, [one["speedup"] for one in found.values()], color=colour, marker=marker, markersize=4)
         for point, one in zip(points, found.values(), strict=True):
             axis.annotate(

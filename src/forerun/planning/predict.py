@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forerun.planning.arithmetic import break_even, textbook_from_acceptance, textbook_from_accepted, tokens_per_round
+from forerun.planning.arithmetic import break_even, textbook_from_acceptance, textbook_from_accepted, tokens_per_pass
 from forerun.planning.replay import Rounds
 from forerun.types import CostCurve
 
@@ -61,7 +61,7 @@ class Prediction:
     acceptance by depth multiplied up, instead of replayed; the textbooks' two take verifying for free."""
 
     k: int
-    tokens_per_round: float
+    tokens_per_pass: float
     round_ms: float
     plain_ms: float
     drafting: float
@@ -73,12 +73,12 @@ class Prediction:
     @property
     def tokens_per_s(self) -> float:
         """Predicted speed."""
-        return 1e3 * self.tokens_per_round / self.round_ms
+        return 1e3 * self.tokens_per_pass / self.round_ms
 
     @property
     def speedup(self) -> float:
         """Predicted speed relative to plain decoding's prediction."""
-        return self.tokens_per_round * self.plain_ms / self.round_ms
+        return self.tokens_per_pass * self.plain_ms / self.round_ms
 
 
 def predict(
@@ -90,10 +90,10 @@ def predict(
         proposed, plain_ms = rounds.proposed, costs.round_ms(0)
         round_ms = sum(share * costs.round_ms(count, rounds.whole) for count, share in proposed.items())
         with_draft = 1.0 - proposed.get(0, 0.0)
-        depth_tokens = 1.0 + with_draft * (tokens_per_round(by_depth, k) - 1.0)
+        depth_tokens = 1.0 + with_draft * (tokens_per_pass(by_depth, k) - 1.0)
         found[k] = Prediction(
             k,
-            tokens_per_round=rounds.tokens,
+            tokens_per_pass=rounds.tokens,
             round_ms=round_ms,
             plain_ms=plain_ms,
             drafting=sum(share * count for count, share in proposed.items()) / k if k else 0.0,

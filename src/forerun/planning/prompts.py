@@ -34,7 +34,22 @@ def read_prompts(path: Path) -> list[Prompt]:
     if not lines:
         raise ParameterError("prompts", f"{path} holds no prompt", "write one prompt a line")
     are_objects = all(line.lstrip().startswith("{") for _, line in lines)
+    if not are_objects and any(_is_prompt_object(line) for _, line in lines):
+        number, line = next(one for one in lines if not one[1].lstrip().startswith("{"))
+        raise ParameterError(
+            "prompts", f"line {number} of {path} is a text, where other lines are JSON objects",
+            f"write all of them in one way: {json.dumps({'prompt': line}, ensure_ascii=False)[:100]}",
+        )  # fmt: skip
     return [_read_object(path, number, line) if are_objects else line for number, line in lines]
+
+
+def _is_prompt_object(line: str) -> bool:
+    """Whether a line is one of the objects that `_read_object` reads, rather than a text that begins with a brace."""
+    try:
+        found: Any = json.loads(line) if line.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and any(key in found for key in KEYS)
 
 
 def _read_object(path: Path, number: int, line: str) -> Prompt:

@@ -179,7 +179,7 @@ class _Summary:
             variant = self.session.variant(name, k) if k else self.plain
             prediction = self.predictions[name][k]
             found[str(k)] = {
-                "tokens_per_round": variant.tokens_per_round, "round_ms": variant.round_ms,
+                "tokens_per_pass": variant.tokens_per_pass, "round_ms": variant.round_ms,
                 "tokens_per_s": variant.tokens_per_s, "tokens_per_s_as_it_ran": variant.tokens_per_s_as_it_ran,
                 "speedup": variant.tokens_per_s / self.plain.tokens_per_s,
                 "predicted_over_measured": prediction.tokens_per_s / variant.tokens_per_s,
@@ -197,7 +197,7 @@ class _Summary:
     def _gain(self, name: str, sequences: int, context: int) -> dict[str, Any]:
         draft = None if name in COPIERS else self.surfaces[name]
         predictions = self.predictions[name]
-        tokens = {k: one.tokens_per_round for k, one in predictions.items()}
+        tokens = {k: one.tokens_per_pass for k, one in predictions.items()}
         drafting = Drafting(draft, self.costs[name].host, tokens, predictions[self.longest].drafting)
         found = gain(self.surfaces[self.target.name], drafting, sequences, context)
         return asdict(found)
@@ -257,7 +257,7 @@ def _scaled(surface: Surface, one_row_ms: float) -> Surface:
 
 def _shown(one: Prediction) -> dict[str, Any]:
     return {
-        "tokens_per_round": one.tokens_per_round, "round_ms": one.round_ms, "tokens_per_s": one.tokens_per_s,
+        "tokens_per_pass": one.tokens_per_pass, "round_ms": one.round_ms, "tokens_per_s": one.tokens_per_s,
         "speedup": one.speedup, "drafting": one.drafting, "break_even": one.break_even,
         "speedup_by_depth": one.by_depth,
         "textbook_accepted": one.textbook_accepted, "textbook_acceptance": one.textbook_acceptance,

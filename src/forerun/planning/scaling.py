@@ -108,7 +108,7 @@ class Gain:
 
     k: int
     speedup: float
-    longest: float
+    longest_speedup: float
     is_extrapolated: bool
 
 

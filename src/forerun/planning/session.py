@@ -79,7 +79,7 @@ class Variant:
     as_it_ran_ms: Timings
 
     @property
-    def tokens_per_round(self) -> float:
+    def tokens_per_pass(self) -> float:
         """Measured tokens per round."""
         return fmean(one.num_emitted for text in self.texts for one in text)
 
@@ -91,12 +91,12 @@ class Variant:
     @property
     def tokens_per_s(self) -> float:
         """Measured speed, on a machine of the session's speed."""
-        return 1e3 * self.tokens_per_round / self.round_ms
+        return 1e3 * self.tokens_per_pass / self.round_ms
 
     @property
     def tokens_per_s_as_it_ran(self) -> float:
         """Measured speed, on the machine as it was in these seconds."""
-        return 1e3 * self.tokens_per_round / _mean_of_kinds(self.as_it_ran_ms)
+        return 1e3 * self.tokens_per_pass / _mean_of_kinds(self.as_it_ran_ms)
 
 
 @dataclass(slots=True)

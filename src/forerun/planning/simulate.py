@@ -16,7 +16,7 @@ from typing import Any
 from forerun.checks import real, whole
 from forerun.control.adaptive import AdaptiveLength
 from forerun.control.cost import PassCost
-from forerun.control.simulation import Source, World, best_rate, simulate
+from forerun.control.simulation import Source, World, simulate
 from forerun.types import CostCurve
 
 TARGET_MS, HOST_MS = 30.0, 0.3
@@ -28,6 +28,8 @@ NUM_PARTS = 8
 """Stretches of the run that are told apart."""
 SETTLING = 30
 """Rounds at the start that do not count as steady."""
+LONGEST = 32
+"""The longest fixed choice that the policy is set against: the longest it makes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,17 @@ class Simulation:
 
 def simulated(asked: Simulation) -> dict[str, Any]:
     """The document: by stretch and in steady state, the policy's tokens a millisecond over plain decoding's and over
-    those of the best fixed choice of each round, which knows the truth."""
+    those of the best fixed choice of each round, which knows the truth. The policy is told tokens that are drawn, and
+    scored by what its choices bring on average."""
     world = asked.world()
     run = simulate(asked.policy(), world, asked.rounds, asked.seed)
     plain = asked.sequences / (world.target_ms(asked.sequences) + world.host_ms)
-    bests = [best_rate(world, number) for number in range(asked.rounds)]
+    bests = best_choices(world, 1 if asked.drift == 0 else asked.rounds)
+    bests += bests[-1:] * (asked.rounds - len(bests))
 
     def part(start: int, end: int) -> dict[str, Any]:
-        rate, spent = run.rate(start, end), sum(run.milliseconds[start:end])
-        best = sum(ms * one[0] for ms, one in zip(run.milliseconds[start:end], bests[start:end], strict=True)) / spent
+        rate, spent = run.expected_rate(start, end), sum(run.usual_ms[start:end])
+        best = sum(ms * one[0] for ms, one in zip(run.usual_ms[start:end], bests[start:end], strict=True)) / spent
         drafted = sum(run.num_drafted[start:end]) / (end - start) / asked.sequences
         return {
             "rounds": [start, end], "mean_k": drafted, "best_k": bests[(start + end) // 2][1],
@@ -98,3 +102,20 @@ def simulated(asked: Simulation) -> dict[str, Any]:
         "by_rounds": [part(start, end) for start, end in pairwise(edges) if end > start],
         "steady": part(min(SETTLING, asked.rounds - 1), asked.rounds),
     }
+
+
+def best_choices(world: World, num_rounds: int) -> list[tuple[float, int]]:
+    """[(tokens per millisecond, k)] of the best fixed choice of each round, where one source drafts for sequences that
+    are all alike."""
+    (source,), count = world.sources, world.num_sequences
+    took_ms = [world.target_ms(count * (k + 1)) + k * world.draft_ms(count) + world.host_ms for k in range(LONGEST + 1)]
+    found = []
+    for number in range(num_rounds):
+        tokens, reached = [1.0], 1.0
+        for depth in range(LONGEST):
+            reached *= source.acceptance(number, 0, depth)
+            tokens.append(tokens[-1] + reached)
+        rates = [count * one / ms for one, ms in zip(tokens, took_ms, strict=True)]
+        k = max(range(LONGEST + 1), key=rates.__getitem__)  # the shorter one of equals
+        found.append((rates[k], k))
+    return found

@@ -215,7 +215,7 @@ def _is_comparable(prediction: Prediction, step: Step) -> bool:
     """Whether a pass was what was predicted: not one of the policy's trials, which it makes to learn something, and
     without prompts, of which it predicts no tokens."""
     is_decoding = prediction.plain_tokens == step.num_sequences
-    return prediction.purpose == "best" and is_decoding and prediction.milliseconds > 0
+    return prediction.purpose != "probe" and is_decoding and prediction.milliseconds > 0
 
 
 class MeteredPolicy:

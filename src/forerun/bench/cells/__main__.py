@@ -11,7 +11,8 @@ from pathlib import Path
 from forerun.bench.cells.pool import pooled, read_lines
 from forerun.bench.cells.table import print_cells
 from forerun.bench.page.page import check_page, write_page
-from forerun.errors import ParameterError
+from forerun.checks import writable
+from forerun.errors import ForerunError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -22,9 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         check_page(given.report)
-    except ParameterError as error:
+        if given.report is not None:
+            writable("report", given.report)
+        lines = [line for path in given.files for line in read_lines(path)]
+    except (ForerunError, OSError) as error:
         parser.error(str(error))
-    lines = [line for path in given.files for line in read_lines(path)]
     document = pooled(lines)
     for name in ("command", "commit", "date", "hardware", "versions", "settings", "policy"):
         document[name] = lines[-1].get(name) if lines else None  # of the latest run; commits are told for each cell

@@ -36,12 +36,13 @@ class Contender:
         return self.name != PLAIN and self.name not in ADAPTIVE
 
 
-def adaptive_parts(target: Model, draft: Model | None, window: int | None = None) -> Parts:
-    """Every source at once, and the policy that chooses among them, all new."""
+def adaptive_parts(target: Model, draft: Model | None, window: int | None = None, min_confidence: float = 0.0) -> Parts:
+    """Suffix and the draft model, and the policy that chooses between them, all new. `window` and `min_confidence` as
+    `ModelDrafter` has them."""
     policy = AdaptiveLength.of(target, draft)
     if draft is None:
         return SuffixDrafter(), policy
-    return StackDrafter([SuffixDrafter(), ModelDrafter(draft, window, meter=policy.meter)]), policy
+    return StackDrafter([SuffixDrafter(), ModelDrafter(draft, window, min_confidence, meter=policy.meter)]), policy
 
 
 def unfixed(adaptive: Make) -> list[Contender]:

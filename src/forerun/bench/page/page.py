@@ -37,7 +37,7 @@ def check_page(path: Path | None) -> None:
 
 
 def write_page(document: Mapping[str, Any], path: Path) -> None:
-    """Write the page of any document that `forerun bench` or `python -m forerun.bench.cells` prints."""
+    """Write the page of what `forerun bench` (but for `--load`) or `python -m forerun.bench.cells` prints."""
     path.write_text(page_of(document), encoding="utf-8")
 
 
