@@ -23,7 +23,7 @@ from forerun.drafting import SuffixDrafter
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
 
-MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
+MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 MISTRAL = "{% for message in messages %}{{ '[TOOL_CALLS] [' }}{% endfor %}"
 LLAMA = """{{- 'Respond as {"name": function name, "parameters": dictionary of argument name and its value}.' }}"""
 CLOCK: Any = CLOCK_TOOL
@@ -94,6 +94,9 @@ def llama(name: str, **arguments: Any) -> str:
 
 def test_the_template_says_how_calls_are_written() -> None:
     named, coder, tagged, mistral, llama3 = CALL_MARKS
+    assert call_marks_of("[TOOL_CALLS]name[CALL_ID]id[ARGS]{}") is call_marks_of("[ARGS] [TOOL_CALLS]") is named
+    assert call_marks_of("<tool_call>\\n<function=a>\\n<parameter=b>") is coder
+    assert call_marks_of("<function=a><parameter=b>") is call_marks_of("<seed:tool_call><parameter=b>") is TAGGED
     assert call_marks_of(MISTRAL) is mistral
     assert call_marks_of(LLAMA) is llama3
     assert call_marks_of("{{ '<tool_call>' }} or [TOOL_CALLS]") is tagged is TAGGED

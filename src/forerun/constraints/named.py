@@ -46,7 +46,11 @@ def _text(where: str, value: str, opening: str, parameter: Parameter, end: str, 
     terminal = parameter.terminal(end)
     if any(len(group) > 1 for group in parameter.patterns):  # each may be satisfied, and not all of them at once
         CompiledGrammar(where, f"start: TEXT\nTEXT: {terminal}", vocabulary, REMEDIES["json_schema"])
-    return [f"{value}: GAP {_literal(opening)} {value.upper()}", f"{value.upper()}: {terminal}"]
+    # Lazy, since a greedy lexeme looks behind its end: the library gave up at a maxLength of 300.
+    whole = f"{value}_end"
+    return [
+        f"{value}: GAP {_literal(opening)} {whole}", f"{whole}[lazy]: {value.upper()}", f"{value.upper()}: {terminal}",
+    ]  # fmt: skip
 
 
 def quoted(mark: str, vocabulary: Vocabulary) -> str:
