@@ -28,9 +28,9 @@ from forerun.verification import RULES
 PIECES = ("x", "<", "<<", "1", ">", "[", "]", "<1", "1>x", "]<<1", "x<")
 FEW = ("x", "<<1", ">", "<"), ("x", "[<", "]<<1", ">"), ("x", "[", "]1", "1")
 """Fewer, where all texts are enumerated: without thoughts, before calls, before a body."""
-MARKS: dict[str, Any] = {"marks": CallMarks("", "<<", behind=">"), "thoughts": ("[", "]")}
-BARE: dict[str, Any] = {"marks": CallMarks("", "<<", bare="1"), "thoughts": ("[", "]")}
-LISTED: dict[str, Any] = {"marks": CallMarks("", "<<", between="x", behind=">"), "thoughts": ("[", "]")}
+MARKS: dict[str, Any] = {"marks": CallMarks((), "<<", behind=">"), "thoughts": ("[", "]")}
+BARE: dict[str, Any] = {"marks": CallMarks((), "<<", bare="1"), "thoughts": ("[", "]")}
+LISTED: dict[str, Any] = {"marks": CallMarks((), "<<", between="x", behind=">"), "thoughts": ("[", "]")}
 ONE = json.dumps({"const": 1})
 BODY = ("regex", "1*x")
 

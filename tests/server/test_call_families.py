@@ -23,7 +23,7 @@ from forerun.drafting import SuffixDrafter
 from forerun.llm import LLM
 from forerun.runtime.toy import ToyModel
 
-MARKS = ("[TOOL_CALLS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
+MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
 MISTRAL = "{% for message in messages %}{{ '[TOOL_CALLS] [' }}{% endfor %}"
 LLAMA = """{{- 'Respond as {"name": function name, "parameters": dictionary of argument name and its value}.' }}"""
 CLOCK: Any = CLOCK_TOOL
@@ -93,7 +93,10 @@ def llama(name: str, **arguments: Any) -> str:
 
 
 def test_the_template_says_how_calls_are_written() -> None:
-    tagged, mistral, llama3 = CALL_MARKS
+    named, coder, tagged, mistral, llama3 = CALL_MARKS
+    assert call_marks_of("[TOOL_CALLS]name[CALL_ID]id[ARGS]{}") is call_marks_of("[ARGS] [TOOL_CALLS]") is named
+    assert call_marks_of("<tool_call>\\n<function=a>\\n<parameter=b>") is coder
+    assert call_marks_of("<function=a><parameter=b>") is call_marks_of("<seed:tool_call><parameter=b>") is TAGGED
     assert call_marks_of(MISTRAL) is mistral
     assert call_marks_of(LLAMA) is llama3
     assert call_marks_of("{{ '<tool_call>' }} or [TOOL_CALLS]") is tagged is TAGGED
@@ -112,7 +115,7 @@ AUTO: list[tuple[str, str, str | None, list[tuple[str, Any]]]] = [
     (LLAMA, f"I look.<|python_tag|>{llama('clock', at='}{')}", "I look.", [("clock", {"at": "}{"})]),
     (LLAMA, "So: {a} and < <|py", "So: {a} and < <|py", []),
     (LLAMA, f"{llama('clock')} and", " and", [("clock", {})]),
-    (TAGGED.sign, f"Hm. <tool_call>\n{json_call('clock')}\n</tool_call>", "Hm.", [("clock", {})]),
+    (TAGGED.signs[0], f"Hm. <tool_call>\n{json_call('clock')}\n</tool_call>", "Hm.", [("clock", {})]),
 ]  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def test_calls_are_found_streamed_or_not(
         (MISTRAL, f"[TOOL_CALLS] [{json_call('clock')}, {json_call('clock')}]"),
         (LLAMA, llama("clock")),
         (LLAMA, f"<|python_tag|>{llama('clock')}"),
-        (TAGGED.sign, f"<tool_call>{json_call('clock')}</tool_call><tool_call>{json_call('clock')}</tool_call>"),
+        (TAGGED.signs[0], f"<tool_call>{json_call('clock')}</tool_call><tool_call>{json_call('clock')}</tool_call>"),
     ],
 )
 def test_calls_that_must_be_made(template: str, text: str, is_control: bool) -> None:

@@ -6,13 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.constraints.marks import CALL_MARKS, CallMarks
+from forerun.constraints.parameters import parameters_of
 from forerun.server.reasoning import ReasoningReader
 from forerun.server.tools import CallReader, Part
 
 PARTS = (
     "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {"a": "}"}}', '{"name": "g"}', " ", "\n", "x", "<",
     "<tool", "<think>", "</think>", "[TOOL_CALLS]", "[", ",", "]", "<|python_tag|>", "{",
+    "f[ARGS]", "f", "g", "[ARGS]", '{"a": 1}', "[CALL_ID]abcdef123", "<function=f>", "<function=g>", "<parameter=a>",
+    "<parameter=b>\n1", "<parameter=c>\nnull", "<parameter=d>\n", "\n</parameter>", "</parameter>",
+    "</function>", "\n</p",
 )  # fmt: skip
+PROPERTIES = {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {"type": ["string", "null"]}}
+PARAMETERS = {"f": parameters_of("f", {"properties": PROPERTIES}, "\n</parameter>")}
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
@@ -38,7 +44,7 @@ def merged(parts: list[Part]) -> list[tuple[int | None, str | None, str]]:
 
 @given(TEXTS, CUTS, st.sampled_from(CALL_MARKS))
 def test_calls_do_not_depend_on_the_pieces(text: str, widths: list[int], marks: CallMarks) -> None:
-    whole, cut = CallReader(marks, ["f"]), CallReader(marks, ["f"])
+    whole, cut = CallReader(marks, ["f"], PARAMETERS), CallReader(marks, ["f"], PARAMETERS)
     at_once = [*whole.add(text), *whole.finish()]
     bit_by_bit = [part for piece in pieces(text, widths) for part in cut.add(piece)] + cut.finish()
     assert merged(at_once) == merged(bit_by_bit)

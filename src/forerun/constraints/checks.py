@@ -76,6 +76,11 @@ def check_texts(name: str, texts: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
+def as_pattern(text: str) -> str:
+    """A pattern that a text matches, and no other, in the library's syntax and between slashes too."""
+    return re.sub(r"[^A-Za-z0-9]", lambda sign: f"\\x{{{ord(sign[0]):x}}}", text)
+
+
 def explain(message: str) -> str:
     """The library's reason in one line: without its listing of a grammar that the user has not written, and with the
     part of a pattern that it points at."""

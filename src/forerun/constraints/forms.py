@@ -8,13 +8,13 @@ free text holds none of these.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from forerun.constraints.grammar import NOTATIONS, REMEDIES, CompiledGrammar
 from forerun.constraints.marks import TAGGED, THOUGHTS, CallMarks
+from forerun.constraints.named import named_rules, quoted
 from forerun.constraints.vocabulary import Vocabulary
 
 Thinking = Literal["never", "maybe", "begun"]
@@ -30,7 +30,8 @@ class Form:
     """What an answer may be. Everything in it can be hashed, so that equal forms are compiled once.
 
     `body`: what the text must be, as (parameter, what was given, a schema as JSON); None: any text, in which calls may
-    begin where there is a `call`, the JSON schema of one. With both, the text is calls or the body. `must_call`: it is
+    begin where there is a `call`: the JSON schema of one or, of a family that writes names outside JSON, of each tool's
+    arguments by its name, as JSON. With both, the text is calls or the body. `must_call`: it is
     calls and nothing else. `only_one`: it ends with its first call. `marks` are those of calls, `thoughts` those of
     thoughts. `end_ids`: control tokens that end any text.
     """
@@ -54,12 +55,17 @@ def compile_form(form: Form, vocabulary: Vocabulary) -> CompiledGrammar:
     """The texts of a form. Free text is every text but control tokens; thoughts are free, and a text that a body
     describes has to come after them. ParameterError names what cannot be enforced, calls as `tools`."""
     inner = {} if form.body is None else {"body": NOTATIONS[form.body[0]](form.body[1])}
-    if form.call is not None:
+    called = "call: @call"
+    if form.call is not None and form.marks.name is None:
         inner["call"] = NOTATIONS["json_schema"](form.call)
+    elif form.call is not None:
+        called, more = named_rules(form.call, form.marks, vocabulary)
+        inner |= more
     name, remedy = "tools", "simplify the schemas of their parameters, or give fewer tools"
     if form.call is None and form.body is not None:
         name, remedy = form.body[0], REMEDIES[form.body[0]]
-    return CompiledGrammar(name, _library_text(form, vocabulary), vocabulary, remedy, inner)
+    text = _library_text(form, vocabulary) + ("" if form.call is None else "\n" + called)
+    return CompiledGrammar(name, text, vocabulary, remedy, inner)
 
 
 def _library_text(form: Form, vocabulary: Vocabulary) -> str:
@@ -110,22 +116,22 @@ def _answer(form: Form) -> str:
 def _group(form: Form, vocabulary: Vocabulary) -> str:
     """Calls behind one mark."""
     marks = form.marks
-    before, between, behind = (_quoted(mark, vocabulary) for mark in (marks.before, marks.between, marks.behind))
-    more = f" (GAP {between} GAP @call)*" if between and not form.only_one else ""
-    return "".join((f"GAP {before} " if before else "", f"GAP @call{more}", f" GAP {behind}" if behind else ""))
+    before, between, behind = (quoted(mark, vocabulary) for mark in (marks.before, marks.between, marks.behind))
+    more = f" (GAP {between} GAP call)*" if between and not form.only_one else ""
+    return "".join((f"GAP {before} " if before else "", f"GAP call{more}", f" GAP {behind}" if behind else ""))
 
 
 def _calls(form: Form, vocabulary: Vocabulary) -> str:
     """An answer that is calls alone."""
-    begin = _quoted(form.marks.begin, vocabulary)
+    begin = quoted(form.marks.begin, vocabulary)
     first = f"({begin})? group" if form.marks.bare else f"{begin} group"
-    return first if form.only_one or not form.marks.behind else f"{first} (GAP {begin} group)*"
+    return first if form.only_one or form.marks.bare else f"{first} (GAP {begin} group)*"
 
 
 def _up_to(name: str, text: str, mark: str, vocabulary: Vocabulary) -> dict[str, str]:
     """A rule for a text and the mark that ends it."""
     is_control = vocabulary.control_id(mark) is not None
-    return {name if is_control else f"{name}[lazy]": f"{text} {_quoted(mark, vocabulary)}"}
+    return {name if is_control else f"{name}[lazy]": f"{text} {quoted(mark, vocabulary)}"}
 
 
 def _needed(rules: Mapping[str, str]) -> list[str]:
@@ -139,11 +145,3 @@ def _needed(rules: Mapping[str, str]) -> list[str]:
                 found.append(word)
                 waiting.append(word)
     return [by_name[name] for name in found]
-
-
-def _quoted(mark: str, vocabulary: Vocabulary) -> str:
-    """A mark as a control token or as text; nothing for one that is empty."""
-    if not mark:
-        return ""
-    token = vocabulary.control_id(mark)
-    return json.dumps(mark, ensure_ascii=False) if token is None else f"<[{token}]>"

@@ -8,7 +8,6 @@ would not be the model's law restricted to legal texts.
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -17,7 +16,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 
 from forerun.constraints.base import Mask, require_taken
-from forerun.constraints.checks import PATTERN_HELP, check_pattern, check_texts, explain
+from forerun.constraints.checks import PATTERN_HELP, as_pattern, check_pattern, check_texts, explain
 from forerun.constraints.ebnf import to_library
 from forerun.constraints.schema import AT_ROOT, check_schema
 from forerun.constraints.vocabulary import Vocabulary
@@ -117,7 +116,7 @@ def compile_one_of(texts: Sequence[str], vocabulary: Vocabulary) -> CompiledGram
 
 def _one_of(texts: Sequence[str]) -> str:
     found = check_texts("one_of", texts)
-    pattern = "|".join(re.sub(r"[^A-Za-z0-9]", lambda sign: f"\\x{{{ord(sign[0]):x}}}", text) for text in found)
+    pattern = "|".join(map(as_pattern, found))
     return f"start: /{pattern}/"
 
 

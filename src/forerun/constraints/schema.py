@@ -88,6 +88,25 @@ def subschemas(name: str, path: str, schema: Any) -> Iterator[tuple[str, dict[st
                 waiting.append((f"{path}.{keyword}", inside))
 
 
+def resolved(root: Any, reference: str) -> Any:
+    """What a reference inside a schema, "#/...", stands for; None where nothing is."""
+    found = root
+    for step in reference.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def move_references(name: str, schema: Any, root: str) -> None:
+    """Let the references in `schema`, from its root, work when that stands at `root` instead ("#/$defs/NAME")."""
+    for _, part in subschemas(name, "$", schema):
+        if "$ref" in part:
+            part["$ref"] = root + part["$ref"][1:]
+
+
 def _check_keywords(name: str, path: str, schema: dict[str, Any]) -> None:
     for keyword in schema:
         if keyword not in SUPPORTED and keyword not in ANNOTATIONS and not (path == "$" and keyword in AT_ROOT):
@@ -161,13 +180,7 @@ class _Recursion:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             text = f"$ref at {path} is {short(reference)}"
             raise ParameterError(self.name, text, "references go to schemas inside the schema: #/$defs/NAME")
-        found = self.root
-        for step in reference.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
-            else:
-                found = found.get(key) if isinstance(found, dict) else None
+        found = resolved(self.root, reference)
         if id(found) not in known and not isinstance(found, bool):
             raise ParameterError(self.name, f"$ref at {path} is {short(reference)}, and no schema is there")
         return found

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forerun.constraints.cache import lookup_key
-from forerun.constraints.calls import call_schema
+from forerun.constraints.calls import call_schema, named_calls
 from forerun.constraints.marks import CallMarks, call_marks_of
+from forerun.constraints.parameters import Parameter, parameters_of
 from forerun.errors import ParameterError
 from forerun.sampling import SamplingParams
 from forerun.server.sampling import Asked
@@ -63,7 +64,7 @@ def ready_chat(
         try:
             return _with_form(llm, params, thinking, wish, loose)
         except ParameterError as error:
-            found = _at_fault(error, wish, loose)
+            found = _at_fault(error, wish, loose, marks_of(llm))
             if not found:
                 raise
             for name in sorted(found):
@@ -84,23 +85,33 @@ def _with_form(
         end_ids=params.stop_token_ids,
     )
     if wish is not None:
-        call = json.dumps(_schema(wish, loose, marks))
+        call = json.dumps(_call(wish, loose, marks))
         form = replace(form, call=call, must_call=bool(wish.forced), only_one=wish.only_one)
     bare = replace(params, regex=None, json_schema=None, grammar=None, one_of=None)
     return replace(llm.ready(bare), constraint=llm.grammar("form", form))
 
 
-def _schema(wish: ToolWish, loose: Collection[str], marks: CallMarks) -> dict[str, Any]:
-    """The schema of a call. The parameters of `loose` tools are any object."""
+def _call(wish: ToolWish, loose: Collection[str], marks: CallMarks) -> dict[str, Any]:
+    """The schema of a call, or those of each tool's arguments. The parameters of `loose` tools are any object."""
     functions = [tool.function for tool in wish.forced or wish.tools]
-    return call_schema(
-        ((one.name, None if one.name in loose else one.parameters) for one in functions), marks.arguments
-    )
+    tools = [(one.name, None if one.name in loose else one.parameters) for one in functions]
+    return call_schema(tools, marks.arguments) if marks.name is None else named_calls(tools, marks)
 
 
-def _at_fault(error: ParameterError, wish: ToolWish, loose: set[str]) -> set[str]:
-    """The tools whose schemas were refused and may be loosened; all of those where the library does not say which."""
-    if wish.forced:
+def written_parameters(wish: ToolWish, marks: CallMarks) -> dict[str, tuple[Parameter, ...]]:
+    """Each tool's parameters, where the model writes them one at a time: what `CallReader` reads calls by. Raises
+    ParameterError as `ready_chat` does."""
+    if not wish.may_call or marks.parameter is None:
+        return {}
+    end = marks.parameter[2]
+    calls = _call(wish, (), marks)
+    return {name: parameters_of(f"tools.{name}.parameters", schema, end) for name, schema in calls.items()}
+
+
+def _at_fault(error: ParameterError, wish: ToolWish, loose: set[str], marks: CallMarks) -> set[str]:
+    """The tools whose schemas were refused and may be loosened; all of those where the library does not say which. What
+    a parameter that nothing is known of was meant to be, a text that is no JSON does not say."""
+    if wish.forced or marks.parameter is not None:
         return set()
     free = {tool.function.name for tool in wish.tools if not tool.function.strict and tool.function.parameters} - loose
     if error.name == "tools":

@@ -13,7 +13,7 @@ from forerun.server.answers import CompletionChoice, Head
 from forerun.server.bodies import ERRORS
 from forerun.server.chats import ChatChoice
 from forerun.server.config import ServerConfig
-from forerun.server.forms import left_over
+from forerun.server.forms import left_over, written_parameters
 from forerun.server.prompts import text_of
 from forerun.server.requests import ChatRequest, CompletionRequest
 from forerun.server.sampling import Asked, understood
@@ -55,8 +55,10 @@ def add_generation(app: FastAPI, service: Service, config: ServerConfig) -> None
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         head = Head(kind, request.model or service.name, service.fingerprint, "chatcmpl")
         names = [tool.function.name for tool in wish.tools]
+        marks = service.call_marks
+        parameters = written_parameters(wish, marks)
         choices = [
-            ChatChoice(i, CallReader(service.call_marks, names) if wish.may_call else None, is_inside, service.spelling)
+            ChatChoice(i, CallReader(marks, names, parameters) if wish.may_call else None, is_inside, service.spelling)
             for i in range(asked.params.n)
         ]
         return await respond(http, Answer(request, asked, head, ticket, choices, config.ping_s))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from forerun.constraints.marks import CallMarks
+from forerun.constraints.marks import CALL_ID, CallMarks
+from forerun.constraints.parameters import Parameter
+from forerun.server.arguments import Arguments, JsonArguments, WrittenArguments
 from forerun.server.errors import ApiError
 from forerun.server.reasoning import held_back
 from forerun.server.requests import ChatRequest, Tool
 
-_HEAD = re.compile(r'\s*\[?\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*')
+JSON_HEAD = re.compile(
+    r'\s*\[?\s*\{\s*"name"\s*:\s*(?P<json>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+)
 
 
 @dataclass(frozen=True)
@@ -68,16 +72,20 @@ class CallReader:
     takes for granted what its grammar says: behind a mark there are calls of `names`.
 
     Blanks before and between calls are left out, and so is a call that was cut before its arguments; without any other
-    behind the same mark it is text.
+    behind the same mark it is text. `parameters` are those of each tool, of families that write them one at a time.
     """
 
-    def __init__(self, marks: CallMarks, names: Iterable[str]) -> None:
-        self._marks, self._names = marks, frozenset(names)
+    def __init__(
+        self, marks: CallMarks, names: Iterable[str], parameters: Mapping[str, Sequence[Parameter]] | None = None
+    ) -> None:
+        self._marks, self._names, self._parameters = marks, frozenset(names), parameters or {}
+        self._head_pattern = _head_of(marks, self._names)
+        self._ids: set[str] = set()
         self._held = ""
         self._has_text = False
         self._mark: str | None = None  # that calls are being read behind; None: outside
         self._is_first = True  # of those calls
-        self._call: _Call | None = None
+        self._call: Arguments | None = None
         self.num_calls = 0
 
     def add(self, text: str) -> list[Part]:
@@ -122,64 +130,47 @@ class CallReader:
         return at >= 0
 
     def _head(self, parts: list[Part]) -> bool:
-        found = _HEAD.match(self._held)
-        name = None if found is None else json.loads(found.group(1))
+        found = self._head_pattern.match(self._held)
+        given = {} if found is None else found.groupdict()
+        name = json.loads(given["json"]) if "json" in given else given.get("name")
         if found is None or name not in self._names:  # more is to come, or it is JSON that begins like a call
             return False
         self._held = self._held[found.end() :]
-        parts.append(Part(call=self.num_calls, name=name, call_id=self._marks.call_id.format(uuid4().hex)))
-        self._call = _Call(self.num_calls)
+        call_id = given.get("id")
+        if call_id is None or call_id in self._ids:
+            call_id = self._marks.call_id.format(uuid4().hex)
+        self._ids.add(call_id)
+        parts.append(Part(call=self.num_calls, name=name, call_id=call_id))
+        is_json = self._marks.parameter is None
+        self._call = JsonArguments() if is_json else WrittenArguments(self._marks, self._parameters.get(name, ()))
         self.num_calls += 1
         return True
 
-    def _body(self, parts: list[Part], call: _Call) -> bool:
+    def _body(self, parts: list[Part], call: Arguments) -> bool:
         if not call.is_done:
-            if not call.depth:
-                self._held = self._held.lstrip()
-            taken = call.take(self._held)
+            taken, self._held = call.take(self._held)
             if taken:
-                parts.append(Part(taken, call.number))
-            self._held = self._held[len(taken) :]
+                parts.append(Part(taken, self.num_calls - 1))
             if not call.is_done:
                 return False
-        marks = self._marks
-        ends = [
-            (at, mark) for mark in (marks.between, marks.behind or "}") if mark and (at := self._held.find(mark)) >= 0
-        ]
+        between, last = self._marks.between, self._marks.last
+        marks = [between, last] if between else [last]
+        ends = [(at, mark) for mark in marks if (at := self._held.find(mark)) >= 0]
         if not ends:
             return False
         at, mark = min(ends)
         self._held = self._held[at + len(mark) :]
         self._call, self._is_first = None, False
-        if mark != marks.between:
+        if mark == last:
             self._mark = None
         return True
 
 
-class _Call:
-    """The arguments of a call: one JSON object, to its end."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.depth, self.is_done = number, 0, False
-        self._in_string = self._is_escaped = False
-
-    def take(self, text: str) -> str:
-        """As much of `text` as belongs to the object."""
-        for place, sign in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif sign == "\\":
-                    self._is_escaped = True
-                elif sign == '"':
-                    self._in_string = False
-            elif sign == '"':
-                self._in_string = True
-            elif sign in "{[":
-                self.depth += 1
-            elif sign in "}]":
-                self.depth -= 1
-                if self.depth <= 0:
-                    self.is_done = True
-                    return text[: place + 1]
-        return text
+def _head_of(marks: CallMarks, names: Iterable[str]) -> re.Pattern[str]:
+    """What a call begins with, up to its arguments: its `name`, or `json` of it, and an `id` where it has one."""
+    if marks.name is None:
+        return JSON_HEAD
+    known = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
+    given_id = f"(?:{re.escape(marks.id_mark)}(?P<id>{CALL_ID}))?" if marks.id_mark else ""
+    before, behind = map(re.escape, marks.name)
+    return re.compile(rf"\s*{before}(?P<name>{known}){given_id}{behind}")
