@@ -13,7 +13,8 @@ from tests.bench.test_cells import line
 from tests.bench.test_run import run
 from tests.bench.toys import PROMPTS, Scripted, draft, quick_probe, target
 
-from forerun.bench.acceptance import run_acceptance
+from forerun.bench import depth, phases
+from forerun.bench.acceptance import beside_quoted, run_acceptance
 from forerun.bench.cells.pool import pooled
 from forerun.bench.cells.run import Measuring
 from forerun.bench.cells.table import COLUMNS, rows_of
@@ -78,9 +79,9 @@ def study_document() -> dict[str, Any]:
     llm, prompts = LLM(target()), [[1, 2, 3]]
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     sides = {"plain": (None, FixedLength(0)), "adaptive": (ModelDrafter(draft()), FixedLength(3))}
-    phases = [Phase(name, prompts, 0.0) for name in ("one", "two", "one again")]
+    steps = [Phase(name, prompts, 0.0) for name in ("one", "two", "one again")]
     return {
-        "phases": run_phases(llm, sides, {"load": phases, "content": phases}, 24),
+        "phases": run_phases(llm, sides, {"load": steps, "content": steps}, 24),
         "depth": run_depths(llm, ["lookup"], [(8, "random"), (32, "random")], 4, params, Measuring(quick_probe(), 0.0)),
         "acceptance": run_acceptance(llm, ModelDrafter(draft()), PROMPTS, 3, 24, (0.0, 1.0)),
     }
@@ -147,6 +148,19 @@ def test_a_page_of_the_other_modes() -> None:
     for needed in ("Steps of load and content", "Copying by depth", "Acceptance by workload and temperature",
                    "random prompts", "quoted, from", "stalls"):  # fmt: skip
         assert needed in text
+
+
+def test_a_page_of_the_other_modes_has_the_printed_figures() -> None:
+    document = study_document()
+    texts = {text.strip() for text in checked(page_of(document)).text}
+    told = [(phases.COLUMNS, phases.rows_of(sides), 2) for sides in document["phases"]["steps"].values()]
+    for columns, rows, num_names in [*told, (depth.COLUMNS, depth.rows_of(document["depth"]), 3)]:
+        assert len(rows) >= 6
+        for cells in (columns, *rows):
+            assert {", ".join(cells[:num_names]), *cells[num_names:]} <= texts, cells
+    assert "load step, 24 tokens each" in texts
+    row = document["acceptance"]["workloads"]["chat"]["1"]
+    assert {"quoted", beside_quoted(row["acceptance_rate"], (0.7, 0.85))} <= texts
 
 
 def test_nothing_is_fetched_and_nothing_runs() -> None:

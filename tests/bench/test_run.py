@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from tests.bench.toys import PROMPTS, Scripted, draft, quick_probe, settings, toy_llm
 
 from forerun.bench import hardware
+from forerun.bench.models import models_of
 from forerun.bench.plot import _panel, check_plot, write_plot
 from forerun.bench.report import print_report
 from forerun.bench.run import bench, own_variants
@@ -215,6 +216,16 @@ def test_adaptive_ends_drafts_as_the_settings_say() -> None:
     (_, adaptive) = own_variants(llm, {"model": model}, asked)
     *_, by_model = adaptive._llm.engine.drafter.sources.values()
     assert by_model.min_confidence == 0.4
+
+
+def test_of_two_draft_models_adaptive_takes_the_one_as_stored() -> None:
+    """As the help says. Models are loaded in this order, whichever order --drafters had."""
+    assert models_of(("requantised", "adaptive", "model"), "d") == ["model", "requantised"]
+    drafts = {name: draft() for name in models_of(("requantised", "adaptive", "model"), "d")}
+    variants = own_variants(toy_llm(), drafts, settings(drafters=("requantised", "adaptive", "model")))
+    (adaptive,) = (one for one in variants if one.name == "adaptive")
+    *_, by_model = adaptive._llm.engine.drafter.sources.values()
+    assert by_model.model is drafts["model"]
 
 
 def test_the_plot_takes_one_workload_or_five(document: dict[str, Any], tmp_path: Path) -> None:

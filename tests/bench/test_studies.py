@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.bench.toys import PROMPTS, draft, quick_probe, target
 
-from forerun.bench.acceptance import _interval, print_acceptance, run_acceptance
+from forerun.bench.acceptance import _interval, beside_quoted, print_acceptance, run_acceptance
 from forerun.bench.cells.batches import Block, Moment
 from forerun.bench.cells.run import Measuring
 from forerun.bench.contexts import filler_of, prompt_ids
@@ -223,6 +223,14 @@ def test_the_interval_of_acceptance_is_of_what_is_accepted_of_all_that_is_propos
     assert _interval([block(10, 2)] * 3) == [0.5, 0.5]
     undrafted = Block(1, 8, 0.0, 0.0, 1.0, Counter({("", 0, 0, 0): 8}), Counter(), {})
     assert _interval([block(10, 2), block(10, 2), undrafted]) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [(None, "-"), (0.69, "below"), (0.7, "within"), (0.85, "within"), (0.86, "above")],
+)
+def test_a_rate_lies_beside_what_is_quoted(rate: float | None, told: str) -> None:
+    assert beside_quoted(rate, (0.7, 0.85)) == told
 
 
 def test_a_seed_couples() -> None:

@@ -39,8 +39,7 @@ SELECTED = [
     ("native", "seeded", "suffix", 1, 1, 2),
     ("native", "greedy", "stack", "adaptive", 8, 20),
     ("native", "seeded", "copy", "2x2x1", 8, 8),
-    ("bfloat16", "seeded", "stack", "adaptive", 8, 12),
-    ("float32", "greedy", "stack", "adaptive", 3, 4),
+    ("bfloat16", "seeded", "lookup", 8, 3, 6),
     ("float32", "seeded", "top", "2x2", 1, 2),
 ]
 THOROUGH = [
@@ -56,8 +55,9 @@ THOROUGH = [
     ("bfloat16", "greedy", "lookup", 5, 8, 20),
     ("bfloat16", "greedy", "self", 1, 1, 2),
     ("bfloat16", "seeded", "self", 5, 8, 20),
-    ("bfloat16", "seeded", "lookup", 8, 3, 6),
+    ("bfloat16", "seeded", "stack", "adaptive", 8, 12),
     ("bfloat16", "greedy", "copy", "2x2", 3, 6),
+    ("float32", "greedy", "stack", "adaptive", 3, 4),
     ("float32", "seeded", "self", 3, 3, 3),
     ("float32", "greedy", "self", 5, 8, 8),
     ("float32", "greedy", "lookup", 3, 1, 2),

@@ -132,7 +132,9 @@ def test_c10_penalties_hold_under_speculation(served: Serving, plain: LLM, penal
 @pytest.mark.parametrize("enabled", [True, False])
 def test_c12_without_a_temperature_it_is_one(served: Serving, plain: LLM, only: dict[str, Any], enabled: bool) -> None:
     asked = {"prompt": "Name a colour:", "max_tokens": 12, "speculation": {"enabled": enabled}, **only}
-    assert len({text_of(served.completion(**asked)) for _ in range(8)}) >= 2
+    # More than half of all texts are one and the same: sixty-four of it in a row are as likely as 1 in 10^15.
+    first = text_of(served.completion(**asked))
+    assert any(text_of(served.completion(**asked)) != first for _ in range(64))
     expected = plain.generate("Name a colour:", max_tokens=12, temperature=1.0, seed=3, **only).text
     assert text_of(both(served, seed=3, **asked)) == expected
     assert text_of(both(served, seed=3, **{**asked, "temperature": None})) == expected  # null is not given

@@ -80,6 +80,12 @@ def _interval(blocks: Sequence[Block]) -> list[float]:
     return [float(q) for q in np.quantile(accepted / proposed, (0.025, 0.975))]
 
 
+def beside_quoted(rate: float | None, quoted: Sequence[float]) -> str:
+    """Whether a rate lies "below", "within" or "above" what is quoted."""
+    low, high = quoted
+    return "-" if rate is None else "below" if rate < low else "above" if rate > high else "within"
+
+
 def print_acceptance(document: Mapping[str, Any], file: TextIO) -> None:
     """The table."""
     for line in acceptance_lines(document["acceptance"]):
@@ -97,7 +103,7 @@ def acceptance_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for workload, rows in found["workloads"].items():
         for temperature, row in rows.items():
             rate, interval = row["acceptance_rate"], row["interval"]
-            where = "-" if rate is None else "below" if rate < low else "above" if rate > high else "within"
+            where = beside_quoted(rate, found["quoted"])
             depths = " ".join(f"{100 * depth:.0f}" for depth in row["acceptance_by_depth"])
             percent = "-"
             if rate is not None:

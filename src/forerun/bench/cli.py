@@ -59,9 +59,9 @@ def bench_command(
             "--drafter",
             rich_help_panel=RUNS,
             metavar="LIST",
-            help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), what copies "
-            "earlier text, that with a draft going on where it ends, and suffix and the draft chosen from by the "
-            "adaptive policy (default: model,lookup; lookup without --draft)",
+            help=f"Some of {','.join(DRAFTERS)}: the draft as stored, rounded to 4 bits (native runtime), going on "
+            "where suffix ends, two that copy earlier text, suffix and the draft (as stored, if both are there) under "
+            "the adaptive policy (default: model,lookup; lookup without --draft)",
         ),
     ] = None,
     k: Annotated[

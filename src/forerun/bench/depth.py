@@ -27,6 +27,8 @@ from forerun.types import FinishReason, Plan
 PATTERNS = ("random", "periodic")
 PERIOD = 2
 NUM_PROPOSALS = 200
+COLUMNS = ("depth", "pattern", "side", "tokens/s", "over plain (99 %)", "first ms", "each ms")
+"""Of the table; the last two are a proposal's own time."""
 
 
 def pattern_ids(pattern: str, depth: int, vocabulary_size: int) -> list[int]:
@@ -104,13 +106,20 @@ def drafter_cost(
 
 def print_depths(document: Mapping[str, Any], file: TextIO) -> None:
     """A line for each depth, pattern and side."""
-    found = document["depth"]
-    columns = f"{'depth':>6} {'pattern':9} {'side':16} {'tokens/s':>8} {'over plain (99 %)':>22}"
-    print(f"\n{columns} {'first ms':>9} {'each ms':>8}", file=file)
+    print(file=file)
+    for depth, pattern, side, speed, over, *own in (COLUMNS, *rows_of(document["depth"])):
+        cells = " ".join(f"{cell:>8}" for cell in own)
+        print(f"{depth:>6} {pattern:9} {side:16} {speed:>8} {over:>22} {cells}", file=file)
+
+
+def rows_of(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A line of COLUMNS for each depth, pattern and side: the page shows the same."""
+    rows: list[tuple[str, ...]] = []
     for depth, patterns in found["depths"].items():
         for pattern, figures in patterns.items():
             for name, figure in figures["contenders"].items():
                 cost = figures["drafting"].get(name.partition(" ")[0])
-                own = f"{cost['first_ms']:9.1f} {cost['each_ms']:8.3f}" if cost else ""
+                own = (f"{cost['first_ms']:.1f}", f"{cost['each_ms']:.3f}") if cost else ("-", "-")
                 over = interval(figure["over_plain"]["decoding"]) if name != PLAIN else "1"
-                print(f"{depth:>6} {pattern:9} {name:16} {figure['tokens_per_s']:8.1f} {over:>22} {own}", file=file)
+                rows.append((depth, pattern, name, f"{figure['tokens_per_s']:.1f}", over, *own))
+    return rows

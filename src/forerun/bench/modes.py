@@ -38,8 +38,8 @@ NUM_SETS = 3
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What was asked for beside workloads; None and () where it was not. `minutes` is for each cell, or each depth and
-    pattern."""
+    """What was asked for beside workloads; None and () where it was not. `minutes` is for each cell, each depth
+    and pattern, or each server of a level."""
 
     cells: tuple[Cell, ...] = ()
     phases: bool = False

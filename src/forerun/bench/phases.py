@@ -28,6 +28,10 @@ SMOOTHED = 5
 """Steps over which k is averaged before it is compared with where it settles."""
 TOLERANCE, SHARE = 1.0, 0.25
 """k has arrived where it is within a token, or a quarter, of where it settles."""
+COLUMNS = (
+    "side", "phase", "tokens/s", "k", "settled after", "as before", "gap ms", "p99 ms", "largest ms", "stalls",
+)  # fmt: skip
+"""Of a step's table. "as before": steps until the third phase drafted as the first did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +164,30 @@ def print_phases(document: Mapping[str, Any], file: TextIO) -> None:
 def phase_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The figures in words."""
     for step, sides in found["steps"].items():
-        yield f"\n{step} step, {found['num_tokens']} tokens each"
-        yield (
-            f"{'side':10} {'phase':16} {'tokens/s':>8} {'k':>5} {'settled after':>13} {'as before':>9}"
-            f" {'gap ms':>7} {'p99':>7} {'largest':>8} {'stalls':>6}"
+        yield f"\n{title(step, found)}"
+        for side, phase, *figures in (COLUMNS, *rows_of(sides)):
+            cells = (f"{cell:>{max(len(column), 8)}}" for cell, column in zip(figures, COLUMNS[2:], strict=True))
+            yield f"{side:10} {phase:16} {' '.join(cells)}"
+
+
+def title(step: str, found: Mapping[str, Any]) -> str:
+    """What was submitted."""
+    return f"{step} step, {found['num_tokens']} tokens each"
+
+
+def rows_of(sides: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A line of COLUMNS for each side and phase of a step: the page shows the same."""
+    return [
+        (
+            side, one["phase"], f"{one['tokens_per_s']:.1f}", f"{one['settled_k']:.2f}",
+            _steps(one["steps_to_settle"]), _steps(one.get("steps_to_first_phases_k", "-")),
+            *(f"{one['gap_ms'][part]:.1f}" for part in ("median", "p99", "largest")), str(one["stalls"]),
         )
-        for side, phases in sides.items():
-            for one in phases:
-                gap, again = one["gap_ms"], one.get("steps_to_first_phases_k", "")
-                yield (
-                    f"{side:10} {one['phase']:16} {one['tokens_per_s']:8.1f} {one['settled_k']:5.2f} "
-                    f"{steps_told(one['steps_to_settle']):>13} {steps_told(again):>9} {gap['median']:7.1f} "
-                    f"{gap['p99']:7.1f} {gap['largest']:8.1f} {one['stalls']:6d}"
-                )
+        for side, phases in sides.items()
+        for one in phases
+    ]  # fmt: skip
 
 
-def steps_told(value: int | str | None) -> str:
-    """How many steps something took, as a report says it."""
+def _steps(value: int | str | None) -> str:
+    """How many steps something took."""
     return "never" if value is None else str(value)

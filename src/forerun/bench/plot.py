@@ -61,7 +61,7 @@ def write_plot(document: Mapping[str, Any], path: Path) -> None:
         axis.set_visible(False)
     axes[0].set_ylim(bottom=0.0)  # shared by all panels, so only once every line is drawn
     settings, machine = document["settings"], document["hardware"]
-    pair = _short(settings["target"]) + (f" with {_short(settings['draft'])}" if settings["draft"] else "")
+    pair = short_name(settings["target"]) + (f" with {short_name(settings['draft'])}" if settings["draft"] else "")
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 2 * columns),
         frameon=False, fontsize=9, title=f"{pair}, {settings['dtype']}", title_fontsize=11,
@@ -113,5 +113,6 @@ def _panel(axis: Any, figures: Mapping[str, Any], drafters: list[str], peers: li
     return handles
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """A model as a legend calls it: a file without its folders and ending."""
     return Path(name).stem if name.endswith(".gguf") else name

@@ -17,7 +17,7 @@ import numpy as np
 
 MIN_BYTES = 256 << 20
 MAX_BYTES = 1 << 30
-SPREAD = 1.3
+TWO_REGIMES = 1.3
 """Probes whose 95th percentile is this many times their 5th come from two states of the machine."""
 
 
@@ -62,9 +62,9 @@ class ProbeSummary:
 
     @classmethod
     def of(cls, readings: Sequence[float]) -> ProbeSummary:
-        """Two regimes where the 5th and 95th percentile differ by more than SPREAD, parted half-way between them."""
+        """Two regimes where the 5th and 95th percentile differ by more than TWO_REGIMES, parted half-way."""
         low, median, high = (float(q) for q in np.quantile(np.asarray(readings, dtype=np.float64), (0.05, 0.5, 0.95)))
-        return cls(median, min(readings), max(readings), (low + high) / 2 if high > SPREAD * low else None)
+        return cls(median, min(readings), max(readings), (low + high) / 2 if high > TWO_REGIMES * low else None)
 
     def regime(self, reading: float) -> str | None:
         """ "slow" or "fast" memory; None where there is one regime."""

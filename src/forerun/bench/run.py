@@ -69,7 +69,7 @@ def own_variants(llm: LLM, drafts: Mapping[str, Model], settings: Settings) -> l
     variants = [ForerunVariant(PLAIN, over(None, FixedLength(0)), **sampling)]
     for name in settings.drafters:
         if name == ADAPTIVE:
-            draft = next(iter(drafts.values()), None)  # of two, the first that was asked for
+            draft = next(iter(drafts.values()), None)  # of two, the one as stored
             drafter, policy = adaptive_parts(
                 engine.target, draft, settings.draft_context, settings.draft_min_confidence
             )

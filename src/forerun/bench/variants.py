@@ -20,7 +20,7 @@ from forerun.types import Origin
 DRAFT_MODELS = ("model", "requantised")
 """The draft model as its file stores it, and the same rounded to 4 bits at load."""
 ADAPTIVE = "adaptive"
-"""Every source at once under the adaptive policy, which chooses among them and how far to draft, every round."""
+"""Suffix and the draft model under the adaptive policy, which chooses between them, and how far, every round."""
 NEED_MODELS = {"model": "model", "requantised": "requantised", "stack": "model"}
 """Drafters that draft with a draft model -> which of DRAFT_MODELS."""
 DRAFTERS = (*NEED_MODELS, "lookup", "suffix", ADAPTIVE)

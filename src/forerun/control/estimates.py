@@ -25,6 +25,17 @@ HOPE, TABLE_HOPE = 0.4, 1.5
 """Standard deviations by which a forecast is better than the likeliest case, for a sequence and for a table."""
 LARGEST_SHIFT = 7.0
 """Logits to both sides that a sequence's own number stays within."""
+TREND_WEIGHT, TURN_VARIANCE = 0.3, 3.0
+"""What the latest surprise counts for in that average, and what is added to the variance for the square of what the
+average has beyond chance: a text that turns is followed within about ten tokens."""
+SUREST = 0.995
+"""No share is hoped to be above this."""
+FIRST_RATE, RATE_FADING, LEAST_RATE = 0.2, 0.05, 0.01
+"""Steps of a calibration: at first, how fast they shrink by the token, and at least (what a model is sure of changes
+with what it writes)."""
+SLOPE_RATE, LARGEST_SLOPE = 0.2, 3.0
+"""Steps of its slope beside those of its offset, and its largest slope: the smallest is 0, a confidence that says
+nothing."""
 OTHER_VIEW, OTHER_VARIANCE = 0.5, 0.2
 """Share of a sequence's number that goes for drafts with another view of its text, and how unsure that is, at least."""
 
@@ -47,7 +58,7 @@ class Share:
     def hopeful(self, prior: float) -> float:
         """The same, if it is somewhat better than it looks."""
         mean = self.after(prior)
-        return min(mean + TABLE_HOPE * math.sqrt(mean * (1.0 - mean) / (self.total + PRIOR_WEIGHT)), 0.995)
+        return min(mean + TABLE_HOPE * math.sqrt(mean * (1.0 - mean) / (self.total + PRIOR_WEIGHT)), SUREST)
 
     def note(self, happened: bool) -> None:
         if self.total > MEMORY:
@@ -132,9 +143,9 @@ class Shift:
     def note(self, was_accepted: bool, predicted: float) -> None:
         self.is_of_another_view = False
         unexpected = was_accepted - predicted
-        self.trend += 0.3 * (unexpected - self.trend)
+        self.trend += TREND_WEIGHT * (unexpected - self.trend)
         turn = max(abs(self.trend) - USUAL_TREND, 0.0)
-        variance = min(self.variance + STEADY_VARIANCE + 3.0 * turn * turn, LARGEST_VARIANCE)
+        variance = min(self.variance + STEADY_VARIANCE + TURN_VARIANCE * turn * turn, LARGEST_VARIANCE)
         self.variance = variance / (1.0 + variance * predicted * (1.0 - predicted))
         moved = self.value + self.variance * unexpected
         self.value = max(-LARGEST_SHIFT, min(LARGEST_SHIFT, moved))
@@ -164,11 +175,12 @@ class Calibration:
     num: int = 0
 
     def note(self, confidence: float, shift: float, was_accepted: bool) -> None:
-        rate = max(0.01, 0.2 / (1.0 + 0.05 * self.num))
+        rate = max(LEAST_RATE, FIRST_RATE / (1.0 + RATE_FADING * self.num))
         self.num += 1
         error = was_accepted - self.at(confidence, shift)
         self.offset += rate * error
-        self.slope = min(max(self.slope + 0.2 * rate * error * logit(confidence), 0.0), 3.0)
+        moved = self.slope + SLOPE_RATE * rate * error * logit(confidence)
+        self.slope = min(max(moved, 0.0), LARGEST_SLOPE)
 
     def at(self, confidence: float, shift: float) -> float:
         return sigmoid(self.offset + self.slope * logit(confidence) + shift)

@@ -24,6 +24,8 @@ LEAST_SHARE = 0.3
 """What is left to it at least."""
 MUCH_UNREAD = 8
 """Tokens that a draft model has fallen behind by when another source took several rounds, not one."""
+LATEST_STAY = 0.1
+"""What one stay counts for in the usual one."""
 USUAL_STAY = 16.0
 """Drafts for which a draft model that was left and is taken up again is expected to stay, before any was seen."""
 
@@ -43,7 +45,7 @@ class Stays:
     def note(self, known: Known, num_unread: int) -> None:
         """A draft model drafts for a sequence, behind by `num_unread` tokens (1 where it was not left)."""
         if num_unread > MUCH_UNREAD and known.num_drafts:
-            self.behind += 0.1 * (known.num_drafts - self.behind)
+            self.behind += LATEST_STAY * (known.num_drafts - self.behind)
             known.num_drafts = 0
         known.num_drafts += 1
 

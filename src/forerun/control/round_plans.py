@@ -16,6 +16,8 @@ from forerun.types import Gate, Plan
 PIECE_OF_ROUND = 3.0
 """Texts are read by the draft model in pieces that take at most so many plain rounds, all that are read in one round
 together, so that no stream stalls."""
+LEAST_PIECE, LARGEST_PIECE = 16, 4096
+"""Tokens of a piece, whatever they take: fewer would never come to an end, and more are never wanted."""
 SURE = 0.9
 """Where a further token is worth drafting only if all before it are accepted so surely, none is planned."""
 
@@ -78,8 +80,8 @@ class RoundPlans:
 
     def _piece(self) -> int:
         """Tokens that the draft model reads in the time of PIECE_OF_ROUND plain rounds."""
-        piece = 16
-        while piece < 4096 and self.prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * self.plain_ms:
+        piece = LEAST_PIECE
+        while piece < LARGEST_PIECE and self.prices.draft_ms(float(2 * piece)) <= PIECE_OF_ROUND * self.plain_ms:
             piece *= 2
         return piece
 

@@ -133,10 +133,10 @@ class Measurement:
         def between(ticks: Sequence[Tick]) -> None:
             nonlocal spent
             while spent < PASSES * sum(tick.whole_s for tick in ticks):
-                model, num_tokens = next(turns)
-                num_rows = num_tokens if model == "target" else 1
-                seconds = _time_pass(timed[model].model, num_tokens, num_rows)
-                found.passes[model].add(num_tokens, 1e3 * seconds)
+                model, num_fed = next(turns)
+                num_rows = num_fed if model == "target" else 1
+                seconds = _time_pass(timed[model].model, num_fed, num_rows)
+                found.passes[model].add(num_fed, 1e3 * seconds)
                 spent += seconds
 
         ticks = self._rounds(drafter, k, prompt, num_tokens, MIN_TIMED, between)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forerun.bench.plot import INK, STYLES
+from forerun.bench.plot import INK, STYLES, short_name
 
 
 def write_plot(document: Mapping[str, Any], target: str, path: Path) -> None:
@@ -35,7 +35,7 @@ def write_plot(document: Mapping[str, Any], target: str, path: Path) -> None:
     handles = _legend(document, target, styles)
     figure.legend(
         handles=handles, loc="outside upper center", ncols=min(len(handles), 6), frameon=False, fontsize=8,
-        title=f"{_short(target)}: what drafting is worth ({where})", title_fontsize=11,
+        title=f"{short_name(target)}: what drafting is worth ({where})", title_fontsize=11,
     )  # fmt: skip
     figure.savefig(path, format="png")
 
@@ -45,10 +45,10 @@ def _legend(document: Mapping[str, Any], target: str, styles: Mapping[str, tuple
     from matplotlib.lines import Line2D
 
     found = [
-        Line2D([], [], color=colour, marker=marker, markersize=5, label=_short(name))
+        Line2D([], [], color=colour, marker=marker, markersize=5, label=short_name(name))
         for name, (colour, marker) in styles.items()
     ]
-    found.append(Line2D([], [], color=INK, marker="o", markersize=5, label=f"{_short(target)} (target)"))
+    found.append(Line2D([], [], color=INK, marker="o", markersize=5, label=f"{short_name(target)} (target)"))
     hollow: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 8, "markerfacecolor": "none"}
     if document["measured"] is not None:
         found.append(Line2D([], [], color=INK, **hollow, label="measured"))
@@ -120,7 +120,3 @@ def _draw_load(
     axis.margins(y=0.12)
     axis.set_title(title, fontsize=11, color=INK)
     axis.set_xlabel(label, fontsize=9, color=INK)
-
-
-def _short(name: str) -> str:
-    return Path(name).stem if name.endswith(".gguf") else name

@@ -15,7 +15,7 @@ from forerun.types import Span
 
 NUM_NOISE = 61
 """Rows of noise that there are, one for each token id modulo this."""
-SPREAD = 1.0
+NOISE_DEVIATION = 1.0
 """Standard deviation of logits of noise: what a head of random weights gives behind a normalised state."""
 
 
@@ -28,7 +28,8 @@ class AdversarialDraft(WrappedModel):
         super().__init__(model)
         size = model.capabilities.vocabulary_size
         random = np.random.default_rng(0)
-        self._noise = random.normal(0.0, SPREAD, (NUM_NOISE, size)).astype(np.float32) if kind == "noise" else None
+        noise = random.normal(0.0, NOISE_DEVIATION, (NUM_NOISE, size)).astype(np.float32)
+        self._noise = noise if kind == "noise" else None
 
     def forward(self, spans: Sequence[Span]) -> Rows:
         """The model's pass, and other rows."""

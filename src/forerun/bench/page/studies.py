@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from forerun.bench.acceptance import beside_quoted
 from forerun.bench.cells.table import claims, verdicts
+from forerun.bench.depth import COLUMNS as DEPTHS
+from forerun.bench.depth import rows_of as depth_rows
 from forerun.bench.page.groups import ORIGINS
 from forerun.bench.page.svg import Point, lines, stacks
 from forerun.bench.page.tables import figure, grid, number, percent, table
-from forerun.bench.phases import steps_told
+from forerun.bench.phases import COLUMNS as PHASES
+from forerun.bench.phases import rows_of
+from forerun.bench.phases import title as phases_title
 
 
 def verdict_part(document: Mapping[str, Any]) -> str:
@@ -42,18 +47,8 @@ def phases_part(found: Mapping[str, Any]) -> str:
                         (float(at + i), float(k)) for i, k in enumerate(phase["k"])
                     ]
                 at += len(phase["k"])
-        rows = [
-            [
-                f"{side}, {one['phase']}", number(one["tokens_per_s"], 1), number(one["settled_k"]),
-                steps_told(one["steps_to_settle"]), steps_told(one.get("steps_to_first_phases_k", "–")),
-                f"{one['gap_ms']['median']:.0f} ms", f"{one['gap_ms']['largest']:.0f} ms", str(one["stalls"]),
-            ]
-            for side, phases in sides.items()
-            for one in phases
-        ]  # fmt: skip
-        columns = ("phase", "tokens/s", "k", "settled after", "as in phase 1 after", "gap", "largest gap", "stalls")
         plot = figure(lines(series, "steps", "draft tokens per sequence (k)"), f"k over the {step} step's phases")
-        parts.append(f"<h3>{escape(step)}</h3>" + grid([plot]) + table(columns, rows))
+        parts.append(f"<h3>{escape(phases_title(step, found))}</h3>" + grid([plot]) + _table(PHASES, rows_of(sides), 2))
     return "".join(parts)
 
 
@@ -77,7 +72,16 @@ def depth_part(found: Mapping[str, Any]) -> str:
         plots.append(
             figure(lines(first, "tokens of context", "ms", log_x=True), f"A proposal's own time, {pattern} prompts")
         )
-    return grid(plots)
+    return grid(plots) + _table(DEPTHS, depth_rows(found), 3)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], num_names: int) -> str:
+    """A printed table, in which the first few columns together name a row."""
+
+    def line(cells: Sequence[str]) -> list[str]:
+        return [", ".join(cells[:num_names]), *cells[num_names:]]
+
+    return table(line(columns), map(line, rows))
 
 
 def acceptance_part(found: Mapping[str, Any]) -> str:
@@ -117,7 +121,8 @@ def acceptance_part(found: Mapping[str, Any]) -> str:
     rows_ = [
         [
             f"{workload}, {temperature}", row["rule"], percent(row["acceptance_rate"]),
-            " to ".join(percent(q) for q in row["interval"]) or "–", number(row["tokens_per_pass"]),
+            " to ".join(percent(q) for q in row["interval"]) or "–",
+            beside_quoted(row["acceptance_rate"], found["quoted"]), number(row["tokens_per_pass"]),
             " ".join(f"{100 * rate:.0f}" for rate in row["acceptance_by_depth"]) or "–",
         ]
         for workload, rows in found["workloads"].items()
@@ -125,5 +130,5 @@ def acceptance_part(found: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     plot = figure(lines(series, "temperature", "accepted, %"), f"Acceptance at k = {found['k']} by temperature")
     tokens = figure(stacks(origins, ORIGINS, "% of tokens"), "Tokens by origin")
-    columns = ("workload, temperature", "rule", "accepted", "95 %", "tokens/pass", "by depth, %")
+    columns = ("workload, temperature", "rule", "accepted", "95 %", "quoted", "tokens/pass", "by depth, %")
     return grid([plot, tokens, *curves]) + table(columns, rows_)
