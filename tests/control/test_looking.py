@@ -286,3 +286,27 @@ def test_of_copied_tokens_alone_no_draft_model_takes_part() -> None:
 def test_a_share_is_one(share: Any) -> None:
     with pytest.raises(ParameterError, match="probe_share"):
         policy(hopeless(), probe_share=share)
+
+
+def test_of_sequences_that_ended_nothing_is_kept() -> None:
+    """Ids are used again, and a server runs for months."""
+    cell = world(0.7, num_sequences=3)
+    made = policy(cell, probe_share=0.1)
+    simulate(made, cell, 40, 0)
+    made.plan([text(i) for i in range(3)], [[MODEL, suffix(0.9, 0.9)]] * 3, Load(3, 0, 3))
+
+    def kept() -> list[set[int]]:
+        shifts, sureness, gaps = made.acceptance._shifts, made.acceptance._sureness, made._credit._gaps
+        return [
+            set(made._known), set(made._pending), {key[0] for key in shifts}, {key[0] for key in sureness},
+            {key[0] for key in gaps if isinstance(key, tuple)},
+        ]  # fmt: skip
+
+    known, pending, shifts, _, gaps = kept()
+    assert known == {0, 1, 2}
+    assert pending
+    assert shifts == gaps == {0, 1, 2}
+    made.release(0, 2)
+    assert all(ids <= {1} for ids in kept())
+    made.release(1)
+    assert not any(kept())
